@@ -1,0 +1,150 @@
+"""What is wrong with a problem or its start, said before any long work: which argument, what came, what is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bilevel import tree
+from bilevel.problem import Group, Problem
+from bilevel.sources import Ragged
+
+
+def check_start(problem: Problem, x: Any, y: tuple) -> None:
+    """Data, constraint and objectives at the starting point."""
+    _check_data(problem)
+    _check_constraint(problem, x)
+    for group, y_group in zip(problem.groups, y, strict=True):
+        _check_objective(problem, group, x, y_group, "upper")
+        _check_objective(problem, group, x, y_group, "lower")
+
+
+def check_rate(name: str, rate: Any) -> None:
+    """A positive number, a schedule, or None."""
+    if rate is None or callable(rate) or tree.is_traced(rate):
+        return
+    if np.ndim(rate) != 0 or isinstance(rate, str) or not np.isfinite(rate) or not rate > 0:
+        raise ValueError(f"{name}={rate!r}: it needs a positive number, a schedule, or None = chosen for you.")
+
+
+def check_count(name: str, count: Any) -> None:
+    """A whole number, 1 or more."""
+    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
+        raise ValueError(f"{name}={count!r}: it needs a whole number, 1 or more.")
+
+
+def _check_data(problem: Problem) -> None:
+    for group in problem.groups:
+        for role in ("train", "validation", "test"):
+            data = getattr(getattr(group, role), "data", None)
+            if data is None or tree.is_traced(data) or bool(_all_finite(data)):
+                continue
+            for k, i in enumerate(group.ids):
+                if not bool(tree.all_finite(getattr(group, role).task(k))):
+                    raise ValueError(
+                        f"task {problem.names[int(i)]!r} has NaN or infinity in its {role} data: "
+                        "it needs finite numbers."
+                    )
+
+
+_all_finite = jax.jit(tree.all_finite)
+
+
+def _check_constraint(problem: Problem, x: Any) -> None:
+    try:
+        projected = jax.eval_shape(problem.constraint.project, x)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"constraint {problem.constraint} does not fit x, which is {tree.describe(x)}: {_first_line(error)}"
+        ) from error
+    if tree.signature(projected) != tree.signature(x):
+        raise ValueError(
+            f"constraint {problem.constraint} does not fit x, which is {tree.describe(x)}: it projects x to "
+            f"{tree.describe(projected)}."
+        )
+    if tree.is_traced((x, problem)):
+        return
+    if not bool(tree.all_finite(x)):
+        raise ValueError("x has NaN or infinity: it needs finite numbers.")
+    distance = float(optax.tree.norm(optax.tree.sub(problem.constraint.project(x), x)))
+    scale = float(optax.tree.norm(x))
+    if not distance <= 1e-5 * (1 + scale):
+        raise ValueError(
+            f"x lies outside the constraint {problem.constraint}, {distance:.3g} away from it: start inside, for "
+            "instance at problem.constraint.project(x)."
+        )
+
+
+def _check_objective(problem: Problem, group: Group, x: Any, y: Any, level: str) -> None:
+    function: Callable = getattr(group, level)
+    source = group.validation if level == "upper" else group.train
+    name = problem.names[int(group.ids[0])]
+    what = f"{level}(x, y, batch) of task {name!r}"
+
+    def losses(x: Any, y: Any) -> Any:
+        return jax.vmap(
+            lambda s, y: s.average(lambda b: function(x, y, b)), in_axes=(source.axes, 0), axis_size=group.size
+        )(source, y)
+
+    def on_one_row() -> Any:
+        return jax.vmap(
+            lambda s, y: function(x, y, s.take(s.draw(jax.random.key(0), 1))),
+            in_axes=(source.axes, 0),
+            axis_size=group.size,
+        )(source, y)
+
+    has_rows = bool(jax.tree.leaves(source))
+    try:
+        out = jax.eval_shape(on_one_row if has_rows else lambda: losses(x, y))
+    except (TypeError, ValueError, IndexError) as error:
+        y_one = jax.eval_shape(lambda y: tree.index(y, 0), y)
+        raise ValueError(
+            f"{what} fails with x = {tree.describe(x)} and y = {tree.describe(y_one)}: {_first_line(error)}"
+        ) from error
+    if not hasattr(out, "shape") or out.shape != (group.size,):
+        raise ValueError(f"{what} must return one number; it returns {_describe_return(out)}.")
+    if not jnp.issubdtype(out.dtype, jnp.floating):
+        raise TypeError(f"{what} must return a real floating-point number; it returns {out.dtype}.")
+    if tree.is_traced((x, y, problem)):
+        return
+    values = np.asarray(jax.jit(losses)(x, y))
+    if not np.all(np.isfinite(values)):
+        k = int(np.argmin(np.isfinite(values)))
+        raise ValueError(
+            f"{level}(x, y, batch) of task {problem.names[int(group.ids[k])]!r} is {values[k]} at the starting point: it "
+            "needs a finite value there."
+        )
+    if isinstance(source, Ragged):
+        _check_row_mean(group, source, function, x, y, what)
+
+
+def _check_row_mean(group: Group, source: Ragged, function: Callable, x: Any, y: Any, what: str) -> None:
+    """Tasks of unequal size are averaged row by row, which is right only for a mean over rows."""
+    k = int(np.argmax(np.asarray(source.size)))
+    y = tree.index(y, k)
+    batch = jax.tree.map(lambda a: a[:5], source.task(k))
+    whole = function(x, y, batch)
+    rows = np.mean([function(x, y, jax.tree.map(lambda a, j=j: a[j : j + 1], batch)) for j in range(_rows(batch))])
+    if not np.isclose(whole, rows, rtol=1e-3, atol=1e-5):
+        raise ValueError(
+            f"{what} is not a mean over the rows of its batch ({float(whole):.6g} on five rows, {rows:.6g} as the mean of "
+            "one-row values), which tasks with different numbers of rows need: use means, or equal sizes."
+        )
+
+
+def _rows(batch: Any) -> int:
+    return jax.tree.leaves(batch)[0].shape[0]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _describe_return(out: Any) -> str:
+    one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), out)
+    return tree.describe(one)

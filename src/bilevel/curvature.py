@@ -1,0 +1,176 @@
+"""Measured bounds on curvature, from which rates are chosen.
+
+    lower   the largest curvature L_i of g_i in y, by one power iteration a step
+            the condition L_i / mu_i, by power iteration on A and on L_i - A
+    upper   the largest curvature of sum_i w_i l_i(x), by power iteration on differences of the hypergradient
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bilevel import tree
+from bilevel.derivatives import hessian_product, largest_curvature, response, stretch
+from bilevel.hypergradients.conjugate_gradient import ConjugateGradient
+from bilevel.oracles import Upper
+from bilevel.problem import Problem, TaskView, UpperSample
+
+MEASURING_BATCH = 128  # rows to measure with, where steps draw fewer: noise makes curvature look larger
+
+
+class Lower(NamedTuple):
+    """The largest curvature of each lower problem of a group."""
+
+    value: jax.Array
+    vector: Any  # the direction it lies in
+
+
+class Condition(NamedTuple):
+    """The largest ratio of curvatures of each lower problem of a group."""
+
+    value: jax.Array
+    high: Any
+    low: Any
+
+
+class UpperCurvature(NamedTuple):
+    """The largest curvature of the weighted upper objective."""
+
+    value: jax.Array
+    vector: Any
+
+
+def measuring(problem: Problem) -> Problem:
+    """The same problem with batches large enough to measure on."""
+
+    def enlarge(batch: int | None) -> int | None:
+        return None if batch is None else max(batch, MEASURING_BATCH)
+
+    larger = Problem.tree_unflatten(
+        problem.names,
+        (
+            tuple(
+                dataclasses.replace(g, lower_batch=enlarge(g.lower_batch), upper_batch=enlarge(g.upper_batch))
+                for g in problem.groups
+            ),
+            problem.constraint,
+            problem.place,
+        ),
+    )
+    return larger
+
+
+def lower(problem: Problem, x: Any, y: tuple, key: jax.Array) -> tuple[Lower, ...]:
+    """Measures every lower curvature from scratch."""
+
+    def one(task: TaskView, y: Any, key: jax.Array) -> Lower:
+        return Lower(*largest_curvature(task.lower, x, y, task.draw(key), key))
+
+    return tuple(g.each(one, yg, g.keys(key)) for g, yg in zip(problem.groups, y, strict=True))
+
+
+def follow_lower(problem: Problem, x: Any, y: tuple, samples: tuple, known: tuple[Lower, ...]) -> tuple[Lower, ...]:
+    """One power iteration more: L <- max(.99 L, |A u|), on samples whose first axis after the tasks is the steps."""
+
+    def one(task: TaskView, y: Any, samples: Any, known: Lower) -> Lower:
+        value, vector = stretch(task.lower, x, y, known.vector, tree.index(samples, 0))
+        return Lower(jnp.maximum(0.99 * known.value, value).astype(known.value.dtype), vector)
+
+    rows = zip(problem.groups, y, samples, known, strict=True)
+    return tuple(g.each(one, yg, s, k) for g, yg, s, k in rows)
+
+
+def condition(
+    problem: Problem, x: Any, y: tuple, key: jax.Array, known: tuple[Condition, ...] | None = None, iterations: int = 5
+) -> tuple[Condition, ...]:
+    """Measures L_i / mu_i, from scratch or further on from what is known."""
+
+    def one(task: TaskView, y: Any, key: jax.Array, known: Condition | None) -> Condition:
+        sample = task.draw(key)
+        if known is None:
+            high, low = (optax.tree.random_like(k, y) for k in jax.random.split(key))
+        else:
+            high, low = known.high, known.low
+
+        def higher(_: Any, carry: tuple) -> tuple:
+            return stretch(task.lower, x, y, carry[1], sample)
+
+        zero = jnp.zeros((), optax.tree.norm(y).dtype)
+        largest, high = jax.lax.fori_loop(0, iterations, higher, (zero, tree.unit(high)))
+
+        def lowest(_: Any, vector: Any) -> Any:
+            image = hessian_product(task.lower, x, y, vector, sample)
+            return tree.unit(jax.tree.map(lambda v, a: 1.1 * largest * v - a, vector, image))
+
+        low = jax.lax.fori_loop(0, iterations, lowest, tree.unit(low))
+        smallest = optax.tree.vdot(low, hessian_product(task.lower, x, y, low, sample))
+        ratio = largest / jnp.clip(smallest, 1e-6 * largest, largest)
+        return Condition(jnp.where(largest > 0, ratio, 1.0).astype(zero.dtype), high, low)
+
+    rows = zip(problem.groups, y, known or [None] * len(y), strict=True)
+    return tuple(g.each(one, yg, g.keys(key), k) for g, yg, k in rows)
+
+
+def settle(problem: Problem, x: Any, y: tuple, key: jax.Array, curvatures: tuple[Lower, ...], steps: int) -> tuple:
+    """y after so many lower steps of size 1/L_i on one sample: where y will be once it has followed x."""
+
+    def one(task: TaskView, y: Any, key: jax.Array, known: Lower) -> Any:
+        sample = task.draw(key)
+        rate = 1 / jnp.where(known.value > 0, known.value, 1)
+
+        def down(_: Any, y: Any) -> Any:
+            gradient = jax.grad(task.lower, argnums=1)(x, y, sample)
+            return jax.tree.map(lambda y, g: y - (rate * g).astype(y.dtype), y, gradient)
+
+        return jax.lax.fori_loop(0, steps, down, y)
+
+    rows = zip(problem.groups, y, curvatures, strict=True)
+    return tuple(g.each(one, yg, g.keys(key), k) for g, yg, k in rows)
+
+
+def upper(
+    problem: Problem, x: Any, y: tuple, weights: jax.Array, key: jax.Array, vector: Any, iterations: int
+) -> UpperCurvature:
+    """Power iteration on the Hessian of sum_i w_i l_i, a product being a central difference of the hypergradient.
+
+    At x + u each y_i is moved by -A^-1 J' u, as y_i* would move; both ends use one sample.
+    """
+    samples = problem.draw_upper(key)
+    upper = Upper(ConjugateGradient(iterations=20, tolerance=1e-4))
+    state = upper.init(problem, x, y, samples)
+    size = optax.tree.norm(x)
+    dtype = size.dtype
+    reach = (jnp.finfo(dtype).eps ** (1 / 3) * jnp.where(size > 0, size, 1)).astype(dtype)
+
+    def shifted(task: TaskView, y: Any, move: Any, sample: UpperSample) -> Any:
+        right = response(task.lower, x, y, move, sample.lower)
+        follow, _ = jax.scipy.sparse.linalg.cg(
+            lambda v: hessian_product(task.lower, x, y, v, sample.lower), right, tol=1e-4, maxiter=20
+        )
+        return optax.tree.sub(y, follow)
+
+    def gradient(there: Any) -> Any:
+        move = optax.tree.sub(there, x)
+        ys = tuple(
+            group.each(lambda task, y, s: shifted(task, y, move, s), yg, s)
+            for group, yg, s in zip(problem.groups, y, samples, strict=True)
+        )
+        return upper.direction(problem, there, ys, weights, state, samples).direction
+
+    def iterate(_: Any, carry: UpperCurvature) -> UpperCurvature:
+        ends = [problem.constraint.project(optax.tree.add_scale(x, s * reach, carry.vector)) for s in (1, -1)]
+        apart = optax.tree.norm(optax.tree.sub(*ends))
+        # Both ends in one batched pass: the oracle is traced once.
+        there = jax.vmap(gradient)(tree.stack(ends))
+        change = jax.tree.map(lambda a: a[0] - a[1], there)
+        value = (optax.tree.norm(change) / jnp.where(apart > 0, apart, 1)).astype(dtype)
+        good = (apart > 0) & jnp.isfinite(value) & (value > 0)
+        new = optax.tree.where(good, tree.unit(change), carry.vector)
+        return UpperCurvature(jnp.where(good, value, carry.value), new)
+
+    return jax.lax.fori_loop(0, iterations, iterate, UpperCurvature(jnp.zeros((), dtype), vector))

@@ -1,0 +1,88 @@
+"""The Neumann series, summed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bilevel.derivatives import hessian_product, largest_curvature
+from bilevel.hypergradients.base import Implicit, check_count, check_rate, upper_gradient
+from bilevel.parts import leaf, part
+from bilevel.problem import TaskView, UpperSample
+
+
+class Series(NamedTuple):
+    """v, and the curvature that scales the series."""
+
+    v: Any
+    curvature: jax.Array  # L
+
+
+@part
+class Neumann(Implicit):
+    """v = sum over q < terms of (1/L) (I - A_q/L) ... (I - A_1/L) f_y, a fresh batch for every factor.
+
+    Args:
+        terms: how many terms; the bias is A^-1 (I - A/L)^terms f_y.
+        lr: the scale 1/L; None = chosen per task and kept up to date.
+
+    With r the last factor's product, each term is v += r/L, r -= A r/L. Whatever L, A v + r = f_y stays true, so L may
+    follow the curvature that the products themselves show, max(.999 L, |A r|/|r|), at no cost.
+
+    Reference: Ji, Yang, Liang, "Bilevel optimization: convergence analysis and enhanced design" (StocBiO), ICML 2021.
+    """
+
+    terms: int = 10
+    lr: float | None = leaf(None)
+
+    def check(self) -> None:
+        """terms >= 1 and lr > 0."""
+        check_count("Neumann(terms)", self.terms)
+        check_rate("Neumann(lr)", self.lr)
+
+    def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> Series:
+        """Measures the curvature once."""
+        return start_series(task, x, y, sample)
+
+    def prepare(self, task: TaskView, x: Any, y: Any, state: Series, sample: UpperSample) -> Series:
+        """Sums the series."""
+        return sum_series(task, x, y, state.curvature, sample, self.terms, self.lr, lambda q: 1.0)
+
+
+def start_series(task: TaskView, x: Any, y: Any, sample: UpperSample) -> Series:
+    """v = 0 and a measured curvature."""
+    curvature, _ = largest_curvature(task.lower, x, y, sample.lower, sample.key)
+    return Series(jax.tree.map(jnp.zeros_like, y), curvature)
+
+
+def sum_series(
+    task: TaskView,
+    x: Any,
+    y: Any,
+    curvature: jax.Array,
+    sample: UpperSample,
+    terms: int,
+    lr: Any,
+    coefficient: Callable[[jax.Array], Any],
+) -> Series:
+    """sum over q < terms of coefficient(q) r_q / L_q."""
+    right = upper_gradient(task, x, y, sample)
+
+    def add(q: jax.Array, carry: tuple) -> tuple:
+        v, r, curvature = carry
+        image = hessian_product(task.lower, x, y, r, task.draw(jax.random.fold_in(sample.key, q)))
+        before = optax.tree.norm(r)
+        seen = jnp.where(before > 0, optax.tree.norm(image) / jnp.where(before > 0, before, 1), 0)
+        curvature = jnp.maximum(0.999 * curvature, seen).astype(curvature.dtype)
+        scale = 1 / jnp.where(curvature > 0, curvature, 1) if lr is None else lr
+        v = jax.tree.map(lambda v, r: v + (coefficient(q) * scale * r).astype(v.dtype), v, r)
+        r = jax.tree.map(lambda r, a: r - (scale * a).astype(r.dtype), r, image)
+        return v, r, curvature
+
+    zero = jax.tree.map(jnp.zeros_like, right)
+    v, _, curvature = jax.lax.fori_loop(0, terms, add, (zero, right, curvature))
+    return Series(v, curvature)

@@ -1,0 +1,30 @@
+"""Iterative differentiation through the lower steps just taken."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+
+from bilevel.hypergradients.base import State, Stateless
+from bilevel.parts import part
+from bilevel.problem import TaskView, UpperSample
+
+
+@part
+class Unrolled(Stateless):
+    """s(x) = f(x, y(x)), with y(x) the solver's own last lower steps, optimiser included, replayed as a function of x.
+
+    One lower step sees J and none of A^-1: the more `lower_steps` the solver takes, the smaller the bias. The paper's
+    appendix C describes this estimator with one step.
+
+    Reference: Franceschi et al., "Bilevel programming for hyperparameter optimization and meta-learning", ICML 2018.
+    """
+
+    needs_replay: ClassVar[bool] = True
+
+    def surrogate(self, task: TaskView, x: Any, y: Any, state: State, sample: UpperSample) -> jax.Array:
+        """f(x, replay(x))."""
+        if task.replay is None:
+            raise ValueError("Unrolled needs lower steps to replay, and this solver takes none before it moves x.")
+        return task.upper(x, task.replay(x), sample.upper)

@@ -1,0 +1,265 @@
+"""The problem: what every task minimises, on which data, under which constraint on what they share.
+
+    min over x in X of  max over tasks i of  f_i(x, y_i*(x)),      y_i*(x) = argmin over y of g_i(x, y)
+
+Users write f and g for one task and one batch. Tasks whose functions and shapes agree are stacked into a group and
+vmapped; the rest of the library speaks of one task at a time (`TaskView`) through `Group.each`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bilevel import grouping, tree
+from bilevel.constraints import Unconstrained
+from bilevel.grouping import Task
+from bilevel.parts import leaf, part
+from bilevel.sources import Sample, Source, loss_on
+
+Objective = Callable[[Any, Any, Any], jax.Array]
+
+
+class UpperSample(NamedTuple):
+    """What an evaluation of the upper level draws: rows for f, rows for g, and a key for whatever else."""
+
+    upper: Sample
+    lower: Sample
+    key: jax.Array
+
+
+class TaskView(NamedTuple):
+    """One task, as estimators see it (inside `vmap`)."""
+
+    upper: Callable[[Any, Any, Sample], jax.Array]  # f_i(x, y, sample)
+    lower: Callable[[Any, Any, Sample], jax.Array]  # g_i(x, y, sample)
+    draw: Callable[[jax.Array], Sample]  # a fresh lower sample
+    curvature: Any = None  # the largest curvature of g_i in y, where the solver keeps it
+    replay: Callable[[Any], Any] | None = None  # the lower steps just taken, as a function of x
+
+
+@part
+class Group:
+    """Tasks with the same functions and shapes, stacked."""
+
+    upper: Objective
+    lower: Objective
+    train: Source = leaf()
+    validation: Source = leaf()
+    test: Source | None = leaf()
+    ids: jax.Array = leaf()  # the place of each task in the problem
+    y: Any = leaf(None)  # starting points, stacked, where the tasks brought them
+    lower_batch: int | None = None
+    upper_batch: int | None = None
+
+    @property
+    def size(self) -> int:
+        """How many tasks."""
+        return self.ids.shape[0]
+
+    def each(self, function: Callable, *arguments: Any) -> Any:
+        """`function(task, *arguments)` for every task; the arguments are stacked, what it closes over is shared."""
+
+        def one(train: Source, validation: Source, *arguments: Any) -> Any:
+            task = TaskView(
+                upper=lambda x, y, sample: loss_on(validation, sample, lambda b: self.upper(x, y, b)),
+                lower=lambda x, y, sample: loss_on(train, sample, lambda b: self.lower(x, y, b)),
+                draw=lambda key: train.draw(key, self.lower_batch),
+            )
+            return function(task, *arguments)
+
+        axes = (self.train.axes, self.validation.axes, *(0 for _ in arguments))
+        return jax.vmap(one, in_axes=axes, axis_size=self.size)(self.train, self.validation, *arguments)
+
+    def keys(self, key: jax.Array) -> jax.Array:
+        """A key per task, from its place in the problem: how tasks are grouped does not change what they draw."""
+        return jax.vmap(lambda i: jax.random.fold_in(key, i))(self.ids)
+
+    def draw_lower(self, key: jax.Array) -> Sample:
+        """A sample of training rows for every task."""
+        return self.each(lambda task, k: task.draw(k), self.keys(key))
+
+    def draw_upper(self, key: jax.Array) -> UpperSample:
+        """The samples of one evaluation of the upper level, for every task."""
+
+        def one(train: Source, validation: Source, key: jax.Array) -> UpperSample:
+            upper, lower, rest = jax.random.split(key, 3)
+            return UpperSample(
+                validation.draw(upper, self.upper_batch), train.draw(lower, self.lower_batch), rest
+            )
+
+        axes = (self.train.axes, self.validation.axes, 0)
+        return jax.vmap(one, in_axes=axes)(self.train, self.validation, self.keys(key))
+
+    def losses(self, source: Source, x: Any, y: Any) -> jax.Array:
+        """f_i(x, y_i) on all the data of a source, for every task."""
+        return jax.vmap(
+            lambda s, y: s.average(lambda b: self.upper(x, y, b)), in_axes=(source.axes, 0), axis_size=self.size
+        )(source, y)
+
+
+class Names(Sequence[str]):
+    """Task names. To JAX all lists of one length are alike: names never matter to what is compiled."""
+
+    def __init__(self, names: Sequence[str]):
+        self._names = names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, i: Any) -> Any:
+        return self._names[i]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Names) and len(self) == len(other)
+
+    def __hash__(self) -> int:
+        return hash(len(self))
+
+    def __repr__(self) -> str:
+        return repr(list(self._names[:5])) + ("..." if len(self) > 5 else "")
+
+
+@jax.tree_util.register_pytree_node_class
+class Problem:
+    """A min-max multi-objective bilevel problem.
+
+    Args:
+        upper: f(x, y, batch), one task's loss on a batch of validation rows: a scalar, a mean over the rows.
+        lower: g(x, y, batch), one task's loss on a batch of training rows: a scalar, strongly convex in y.
+        tasks: the tasks, a mix of `Task` and `Task.stack(...)`.
+        constraint: the set X of x, from `bl.constraints`; None = unconstrained.
+        lower_batch: rows drawn for each lower evaluation; None = all the data.
+        upper_batch: rows drawn for each upper evaluation; None = all the data.
+
+    A user's own `jax.custom_vjp` over x makes the shared direction hold one copy of x per task, because its backward
+    rule is vmapped; everything built of ordinary JAX operations needs one copy only.
+
+    >>> import jax.numpy as jnp
+    >>> def upper(x, y, batch): return jnp.mean((y - batch) ** 2)
+    >>> def lower(x, y, batch): return jnp.mean((y - x * batch) ** 2)
+    >>> problem = Problem(upper, lower, [Task(jnp.ones(3), jnp.ones(2)), Task(jnp.zeros(4), jnp.ones(2))])
+    >>> problem
+    Problem(2 tasks in 1 group, constraint=Unconstrained(), lower_batch=None, upper_batch=None)
+    """
+
+    def __init__(
+        self,
+        upper: Objective,
+        lower: Objective,
+        tasks: Sequence[Task | grouping.TaskStack],
+        constraint: Any = None,
+        lower_batch: int | None = None,
+        upper_batch: int | None = None,
+    ):
+        for name, function in (("upper", upper), ("lower", lower)):
+            if not callable(function):
+                raise TypeError(f"Problem({name}=...) got {function!r}: it needs a function of (x, y, batch).")
+        bundles, names = grouping.gather(tasks, upper, lower, lower_batch, upper_batch)
+        if constraint is not None and not hasattr(constraint, "project"):
+            raise TypeError(f"Problem(constraint=...) got {constraint!r}: it needs one of bl.constraints.")
+        self.groups = tuple(Group(**bundle) for bundle in bundles)
+        self.constraint = Unconstrained() if constraint is None else constraint
+        self.names = Names(names)
+        order = np.concatenate([np.asarray(g.ids) for g in self.groups])
+        # Where the groups, one after the other, already are in the order of the tasks, nothing is moved.
+        self.place = None if np.array_equal(order, np.arange(len(order))) else jnp.asarray(np.argsort(order))
+        alike = len({grouping.shape_of(bundle) for bundle in bundles})
+        if len(self.groups) - alike > 3:
+            warnings.warn(
+                f"{len(self.groups)} groups of tasks differ only by the identity of their functions; each is compiled "
+                "on its own. Give like tasks the same function objects and put what differs into their data.",
+                stacklevel=2,
+            )
+
+    @property
+    def size(self) -> int:
+        """How many tasks."""
+        return len(self.names)
+
+    @property
+    def has_test(self) -> bool:
+        """Whether every task brought test data."""
+        return all(group.test is not None for group in self.groups)
+
+    def split(self, vector: jax.Array) -> tuple[jax.Array, ...]:
+        """One number per task -> one vector per group."""
+        if self.place is None:
+            ends = np.cumsum([0, *(group.size for group in self.groups)])
+            return tuple(vector[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True))
+        return tuple(vector[group.ids] for group in self.groups)
+
+    def join(self, vectors: Sequence[Any]) -> Any:
+        """One stacked pytree per group -> one stacked pytree, in the order of the tasks."""
+        whole = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *vectors) if len(vectors) > 1 else vectors[0]
+        return whole if self.place is None else tree.index(whole, self.place)
+
+    def draw_upper(self, key: jax.Array) -> tuple[UpperSample, ...]:
+        """The samples of one evaluation of the upper level, for every group."""
+        return tuple(group.draw_upper(key) for group in self.groups)
+
+    def draw_lower(self, key: jax.Array) -> tuple[Sample, ...]:
+        """Samples of training rows, for every group."""
+        return tuple(group.draw_lower(key) for group in self.groups)
+
+    def validation_losses(self, x: Any, y: tuple) -> jax.Array:
+        """f_i(x, y_i) on all validation data, in the order of the tasks."""
+        return self.join([g.losses(g.validation, x, yg) for g, yg in zip(self.groups, y, strict=True)])
+
+    def test_losses(self, x: Any, y: tuple) -> jax.Array | None:
+        """f_i(x, y_i) on all test data; None where a task has none."""
+        if not self.has_test:
+            return None
+        return self.join([g.losses(g.test, x, yg) for g, yg in zip(self.groups, y, strict=True)])  # type: ignore
+
+    def by_name(self, y: tuple) -> TaskValues:
+        """Stacked values per group -> a mapping from task name to value."""
+        return TaskValues(self, y)
+
+    def __repr__(self) -> str:
+        count = f"{self.size} task{'s' * (self.size != 1)} in {len(self.groups)} group{'s' * (len(self.groups) != 1)}"
+        first = self.groups[0]
+        return (
+            f"Problem({count}, constraint={self.constraint}, "
+            f"lower_batch={first.lower_batch}, upper_batch={first.upper_batch})"
+        )
+
+    def tree_flatten(self) -> tuple:  # noqa: D102
+        return (self.groups, self.constraint, self.place), self.names
+
+    @classmethod
+    def tree_unflatten(cls, names: Names, children: tuple) -> Problem:  # noqa: D102
+        self = object.__new__(cls)
+        self.groups, self.constraint, self.place = children
+        self.names = names
+        return self
+
+
+class TaskValues(Mapping[str, Any]):
+    """One value per task, by name; stored stacked, cut out when asked for."""
+
+    def __init__(self, problem: Problem, stacked: tuple):
+        self.names, self.stacked = problem.names, stacked
+        ids = [np.asarray(group.ids) for group in problem.groups]
+        self._place = {int(i): (g, k) for g, group in enumerate(ids) for k, i in enumerate(group)}
+        self._number = {name: i for i, name in enumerate(problem.names)}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._number:
+            raise KeyError(f"no task is named {name!r}; the tasks are {self.names!r}")
+        group, k = self._place[self._number[name]]
+        return tree.index(self.stacked[group], k)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"TaskValues({len(self)} tasks: {self.names!r})"

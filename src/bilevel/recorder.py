@@ -1,0 +1,100 @@
+"""Keeps what a run is evaluated to, and makes the result of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from bilevel.problem import Problem
+from bilevel.result import History, Iterate, Result
+
+
+@jax.jit
+def evaluate(problem: Problem, x: Any, y: tuple) -> tuple[jax.Array, jax.Array | None]:
+    """Validation and test losses on all the data."""
+    return problem.validation_losses(x, y), problem.test_losses(x, y)
+
+
+class Recorder:
+    """The evaluations of one run."""
+
+    def __init__(self, problem: Problem, solver: Any, seed: int):
+        self.problem, self.solver, self.seed = problem, solver, seed
+        self.rows: list[dict[str, Any]] = []
+        self.best: Any = None
+        self.since_best = 0
+        self.began = time.perf_counter()
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps evaluated so far."""
+        return [row["step"] for row in self.rows]
+
+    @property
+    def worst(self) -> float:
+        """The largest validation loss, last evaluated."""
+        return float(np.max(self.rows[-1]["validation"]))
+
+    @property
+    def mean(self) -> float:
+        """The mean validation loss, last evaluated."""
+        return float(np.mean(self.rows[-1]["validation"]))
+
+    def add(self, step: int, run: Any, *, started: bool = False, callback: Callable | None = None) -> bool:
+        """Evaluates a run here; returns whether the callback asks to stop."""
+        state, info = run.state, run.info
+        validation, test = evaluate(self.problem, state.x, state.y)
+        since = max(1, step - self.rows[-1]["step"]) if self.rows else 1
+        self.rows.append(
+            {
+                "step": step,
+                "seconds": time.perf_counter() - self.began,
+                "validation": np.asarray(validation),
+                "test": None if test is None else np.asarray(test),
+                "weights": np.asarray(state.weights),
+                "direction_norm": float("nan") if started else float(np.sqrt(run.squares / since)),
+                "upper_rate": float(info.upper_rate),
+                "lower_rate": np.asarray(info.lower_rate),
+                "weights_rate": float(info.weights_rate),
+            }
+        )
+        if self.best is None or self.worst < self.best[0]:
+            self.best, self.since_best = (self.worst, (state.x, state.y, state.weights)), 0
+        else:
+            self.since_best += 1
+        return bool(callback(self.rows[-1])) if callback is not None else False
+
+    def result(self, run: Any, step: int, status: str, message: str) -> Result:
+        """The run, whole."""
+        state = run.state
+        return Result(
+            problem=self.problem,
+            solver=self.solver,
+            last=self._iterate((state.x, state.y, state.weights)),
+            best=self._iterate(self.best[1]),
+            random=self._iterate(run.random),
+            average=self._iterate(run.average),
+            history=self._history(),
+            status=status,
+            message=message,
+            steps=step,
+            seconds=time.perf_counter() - self.began,
+            seed=self.seed,
+        )
+
+    def _iterate(self, point: tuple) -> Iterate:
+        x, y, weights = point
+        validation, test = evaluate(self.problem, x, y)
+        test = None if test is None else np.asarray(test)
+        return Iterate(x, self.problem.by_name(y), np.asarray(weights), np.asarray(validation), test)
+
+    def _history(self) -> History:
+        def column(name: str) -> Any:
+            values = [row[name] for row in self.rows]
+            return None if values[0] is None else np.stack([np.asarray(value) for value in values])
+
+        return History(**{name: column(name) for name in self.rows[0]})

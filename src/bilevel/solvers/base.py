@@ -1,0 +1,253 @@
+"""What bilevel solvers share: their options, their state, and the moves that a step is made of.
+
+A solver inherits `BilevelSolver` and writes `step(problem, state, key) -> (state, info)` in the order its paper has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bilevel import checks, curvature, rates, start
+from bilevel.hypergradients import Tracked
+from bilevel.hypergradients.base import Hypergradient
+from bilevel.oracles import Evaluation, Rule, Upper, Walk, descend
+from bilevel.parts import Rate, leaf, part, rate_at
+from bilevel.problem import Problem
+from bilevel.weightings import SimplexAscent
+from bilevel.weightings.base import Weighting
+
+
+class State(NamedTuple):
+    """Where a run is. `y` and what belongs to it is stacked over tasks, one entry per group."""
+
+    step: jax.Array  # k
+    x: Any
+    y: tuple
+    weights: jax.Array  # lambda
+    upper: Any  # of the upper optimiser
+    lower: tuple  # of the lower optimisers
+    hypergradient: tuple
+    weighting: Any
+    automatic: rates.Automatic
+    trackers: Any = ()
+
+
+class Info(NamedTuple):
+    """What a step saw."""
+
+    losses: jax.Array  # f_i on the step's sample
+    direction_norm: jax.Array
+    upper_rate: jax.Array
+    lower_rate: jax.Array  # one per task
+    weights_rate: jax.Array
+
+
+class Lowered(NamedTuple):
+    """The lower level after its steps."""
+
+    y: tuple
+    optimiser: tuple
+    walks: tuple[Walk, ...]
+    automatic: rates.Automatic
+
+    @property
+    def rate(self) -> tuple[jax.Array, ...]:
+        """The rates used, per group."""
+        return tuple(walk.rate for walk in self.walks)
+
+
+@part
+class BilevelSolver:
+    """Options that every bilevel solver has.
+
+    Args:
+        upper_lr: the rate of x (alpha): a number, a schedule, or None = chosen and kept up to date.
+        lower_lr: the rate of y (beta), likewise; None gives every task its own.
+        hypergradient: an estimator from `bl.hypergradients`.
+        weighting: how the tasks' losses move their weights, from `bl.weightings`; its `lr` is gamma.
+        upper_rule: from a rate to an optax transformation, for x.
+        lower_rule: likewise for y, per task.
+        lower_steps: lower steps per step.
+    """
+
+    upper_lr: Rate = leaf(None)  # alpha
+    lower_lr: Rate = leaf(None)  # beta
+    hypergradient: Hypergradient = Tracked()
+    weighting: Weighting = SimplexAscent()
+    upper_rule: Rule = optax.sgd
+    lower_rule: Rule = optax.sgd
+    lower_steps: int = 1
+
+    # ------------------------------------------------------------------ starting
+
+    def init(self, problem: Problem, x: Any, y: Any = None, *, key: jax.Array, steps: int) -> State:
+        """Validates everything, measures what automatic rates need, and returns the first state.
+
+        `steps` is the length of the run that automatic rates decay over.
+        """
+        x = start.arrays(x, "x")
+        y = start.lower_points(problem, y, jax.random.fold_in(key, 0))
+        self.check(problem)
+        checks.check_count("steps", steps)
+        checks.check_start(problem, x, y)
+        return _start(self, problem, x, y, key, jnp.asarray(steps, jnp.int32))
+
+    def check(self, problem: Problem) -> None:
+        """Raises where an option makes no sense."""
+        name = type(self).__name__
+        for field in ("upper_lr", "lower_lr"):
+            checks.check_rate(f"{name}({field})", getattr(self, field))
+            rule = field.replace("lr", "rule")
+            if getattr(self, field) is None and getattr(self, rule) is not optax.sgd:
+                raise ValueError(f"{name}({field}=None) is chosen for optax.sgd only: with another {rule}, give a rate.")
+        checks.check_rate(f"{type(self.weighting).__name__}(lr)", self.weighting.lr)
+        checks.check_count(f"{name}(lower_steps)", self.lower_steps)
+        self.weighting.check(problem.size)
+        self.hypergradient.check()
+        if self.hypergradient.needs_replay:
+            _check_replay(self.lower_rule)
+
+    def start(self, problem: Problem, x: Any, y: tuple, key: jax.Array, steps: Any) -> State:
+        """The first state, without checks; pure."""
+        dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(x)), jnp.float32)
+        weights, weighting = self.weighting.init(problem.size, dtype)
+        keys = jax.random.split(jax.random.fold_in(key, 1), 3)
+        which = (
+            self.lower_lr is None or self.hypergradient.needs_curvature,
+            self.upper_lr is None,
+            self.weighting.moves and self.weighting.lr is None,
+        )
+        automatic = rates.start(problem, x, y, weights, keys[0], steps, which)
+        samples = problem.draw_upper(keys[1])
+        hypergradient = self.upper_level(automatic.lower).init(problem, x, y, samples)
+        # Optimisers keep moments, whose shapes do not depend on the rate.
+        lower = tuple(jax.vmap(self.lower_rule(0.1).init)(y_group) for y_group in y)
+        upper = self.upper_rule(0.1).init(x)
+        step = jnp.zeros((), jnp.int32)
+        state = State(step, x, y, weights, upper, lower, hypergradient, weighting, automatic)
+        return self.start_trackers(problem, state, keys[2])
+
+    def start_trackers(self, problem: Problem, state: State, key: jax.Array) -> State:
+        """For solvers that carry more than this; the others carry nothing."""
+        return state
+
+    def refresh(self, problem: Problem, state: State, key: jax.Array) -> State:
+        """Between chunks of steps: measures again what automatic rates need."""
+        automatic = rates.refresh(problem, state.x, state.y, state.weights, key, state.automatic)
+        return state._replace(automatic=automatic)
+
+    def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
+        """One step."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ the moves of a step
+
+    def lower_rates(self, problem: Problem, state: State, automatic: rates.Automatic) -> tuple[jax.Array, ...]:
+        """beta, one per task, per group."""
+        given = rate_at(self.lower_lr, state.step)
+        if given is None:
+            assert automatic.lower is not None
+            return rates.lower_rates(automatic.lower)
+        return tuple(jnp.full(group.size, given, state.weights.dtype) for group in problem.groups)
+
+    def follow_curvature(self, problem: Problem, state: State, samples: tuple) -> rates.Automatic:
+        """One power iteration on every lower problem, where anything asks for it."""
+        if state.automatic.lower is None:
+            return state.automatic
+        known = curvature.follow_lower(problem, state.x, state.y, samples, state.automatic.lower)
+        return state.automatic._replace(lower=known)
+
+    def draw_lower(self, problem: Problem, key: jax.Array) -> tuple:
+        """Samples for all lower steps of one step, per group: stacked over tasks, then over steps."""
+        keys = jax.random.split(key, self.lower_steps)
+        return tuple(
+            group.each(
+                lambda task, k: jax.vmap(task.draw)(k), jax.vmap(group.keys, out_axes=1)(keys)
+            )
+            for group in problem.groups
+        )
+
+    def descend(self, problem: Problem, state: State, key: jax.Array) -> Lowered:
+        """y_i <- y_i - beta_i grad_y g_i(x, y_i), `lower_steps` times."""
+        samples = self.draw_lower(problem, key)
+        automatic = self.follow_curvature(problem, state, samples)
+        rate = self.lower_rates(problem, state, automatic)
+        walks = tuple(map(Walk, state.y, state.lower, rate, samples))
+        y, optimiser = descend(problem, self.lower_rule, self.lower_steps, state.x, walks)
+        return Lowered(y, optimiser, walks, automatic)
+
+    def upper_level(
+        self, lower: tuple[curvature.Lower, ...] | None, walks: tuple[Walk, ...] | None = None
+    ) -> Upper:
+        """The estimator, with what this solver lends to it: measured lower curvatures and the last lower steps."""
+        curvatures = None if lower is None else tuple(group.value for group in lower)
+        return Upper(self.hypergradient, curvatures, walks, self.lower_rule, self.lower_steps)
+
+    def move(
+        self, problem: Problem, state: State, direction: Any, automatic: rates.Automatic
+    ) -> tuple[Any, Any, rates.Automatic, jax.Array, jax.Array]:
+        """x <- projection of (x - alpha direction): x, its optimiser, the rates' state, alpha and |direction|."""
+        norm = optax.tree.norm(direction).astype(state.weights.dtype)
+        rate = rate_at(self.upper_lr, state.step)
+        if rate is None:
+            assert automatic.upper is not None
+            rate = rates.upper_rate(automatic.upper, state.step, automatic.horizon)
+            direction, upper = rates.cut(direction, norm, automatic.upper)
+            automatic = automatic._replace(upper=upper)
+        updates, optimiser = self.upper_rule(rate).update(direction, state.upper, state.x)
+        x = problem.constraint.project(optax.apply_updates(state.x, updates))
+        return x, optimiser, automatic, jnp.asarray(rate, norm.dtype), norm
+
+    def reweigh(
+        self, state: State, losses: jax.Array, automatic: rates.Automatic
+    ) -> tuple[jax.Array, Any, rates.Automatic, jax.Array]:
+        """weights <- weights moved by the losses: weights, their state, the rates' state and gamma."""
+        rate = rate_at(self.weighting.lr, state.step)
+        if rate is None and automatic.weights is not None:
+            rate, watched = rates.weights_rate(automatic.weights, losses, state.step, automatic.horizon)
+            automatic = automatic._replace(weights=watched)
+        rate = jnp.asarray(0.0 if rate is None else rate, state.weights.dtype)
+        weights, weighting = self.weighting.update(state.weights, losses, state.weighting, rate)
+        return weights, weighting, automatic, rate
+
+    def finish(self, problem: Problem, state: State, lowered: Lowered, seen: Evaluation) -> tuple[State, Info]:
+        """Moves x and the weights, both from what was seen at the old x and the old weights."""
+        x, upper, automatic, upper_rate, norm = self.move(problem, state, seen.direction, lowered.automatic)
+        weights, weighting, automatic, weights_rate = self.reweigh(state, seen.losses, automatic)
+        state = state._replace(
+            step=state.step + 1,
+            x=x,
+            y=lowered.y,
+            weights=weights,
+            upper=upper,
+            lower=lowered.optimiser,
+            hypergradient=seen.state,
+            weighting=weighting,
+            automatic=automatic,
+        )
+        return state, Info(seen.losses, norm, upper_rate, problem.join(lowered.rate), weights_rate)
+
+    def replace(self, **options: Any) -> Self:
+        """The same solver with other options."""
+        return dataclasses.replace(self, **options)  # type: ignore[type-var]
+
+
+@jax.jit
+def _start(solver: BilevelSolver, problem: Problem, x: Any, y: tuple, key: jax.Array, steps: jax.Array) -> State:
+    return solver.start(problem, x, y, key, steps)
+
+
+def _check_replay(rule: Rule) -> None:
+    """Refuses a rule whose derivative at a zero gradient is NaN, as Adam's is with eps_root = 0."""
+    transformation, zero = rule(0.1), jnp.zeros(1)
+    slope = jax.grad(lambda g: jnp.sum(transformation.update(g, transformation.init(zero), zero)[0]))(zero)
+    if not bool(jnp.all(jnp.isfinite(slope))):
+        raise ValueError(
+            "lower_rule cannot be differentiated at a zero gradient (its derivative there is NaN), which Unrolled needs: "
+            "for Adam give eps_root, as in functools.partial(optax.adam, eps_root=1e-8)."
+        )

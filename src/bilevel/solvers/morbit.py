@@ -1,0 +1,54 @@
+"""MORBiT: min-max multi-objective bilevel optimization, single loop.
+
+Step k, with alpha, beta, gamma the rates of x, y and the weights (lambda):
+
+    (1)  y_i^{k+1}     = y_i^k - beta h_i,                     h_i  ~ grad_y g_i(x^k, y_i^k)          every task i
+    (2)  x^{k+1}       = proj_X (x^k - alpha h_x),             h_x  ~ sum_i lambda_i^k D_i(x^k, y_i^{k+1})
+    (3)  lambda^{k+1}  = proj_simplex (lambda^k + gamma h),    h_i  ~ f_i(x^k, y_i^{k+1})
+
+where D_i = f_x - J A^-1 f_y is estimated by the hypergradient. (2) and (3) both look at the old x, the old weights and
+the new y.
+
+Theory: O(sqrt(n) K^{-2/5}) for the proximal residual of x, the lower errors and the gap in lambda is what the paper
+claims for alpha ~ K^{-3/5}, beta ~ K^{-2/5}, gamma ~ n^{-1/2} K^{-3/5} and the RandomNeumann estimator. Automatic rates
+and the other estimators are our extension.
+
+Reference: Gu, Lu, Ram, Weng, "Min-max multi-objective bilevel optimization with applications in robust machine
+learning", ICLR 2023, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+import jax
+
+from bilevel.parts import part
+from bilevel.problem import Problem
+from bilevel.solvers.base import BilevelSolver, Info, State
+
+
+@part
+class MORBiT(BilevelSolver):
+    """MORBiT, the paper's Algorithm 1: min-max over the tasks, in a single loop.
+
+    Args:
+        upper_lr: the rate of x (alpha): a number, a schedule, or None = chosen and kept up to date.
+        lower_lr: the rate of y (beta), likewise; None gives every task its own.
+        hypergradient: an estimator from `bl.hypergradients`; the paper's theory has `RandomNeumann`.
+        weighting: how the tasks' losses move their weights, from `bl.weightings`; its `lr` is gamma.
+        upper_rule: from a rate to an optax transformation, for x.
+        lower_rule: likewise for y, per task.
+        lower_steps: lower steps per step; the paper has 1.
+
+    >>> import bilevel as bl
+    >>> bl.MORBiT(upper_lr=0.1, lower_lr=0.4, weighting=bl.weightings.SimplexAscent(lr=0.02)).lower_steps
+    1
+    """
+
+    def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
+        """Algorithm 1, lines 2 to 4."""
+        lower_key, upper_key = jax.random.split(key)
+        lowered = self.descend(problem, state, lower_key)  # (1)
+        upper = self.upper_level(lowered.automatic.lower, lowered.walks)
+        samples = problem.draw_upper(upper_key)
+        seen = upper.direction(problem, state.x, lowered.y, state.weights, state.hypergradient, samples)
+        return self.finish(problem, state, lowered, seen)  # (2), (3)

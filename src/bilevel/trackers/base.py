@@ -1,0 +1,27 @@
+"""The protocol of trackers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+Oracle = Callable[[Any, Any], tuple[Any, Any]]
+
+
+class Tracked(NamedTuple):
+    """A value and the point it speaks of."""
+
+    value: Any
+    point: Any
+
+
+class Tracker(Protocol):
+    """Follows the value of a noisy oracle along a path of points."""
+
+    per_task: bool  # one value per task (memory n d_x) rather than one for their weighted sum
+
+    def init(self, value: Any, point: Any) -> Tracked:
+        """Starts from a value."""
+
+    def update(self, oracle: Oracle, point: Any, state: Tracked, sample: Any, momentum: Any) -> tuple:
+        """Returns the new value, whatever else the oracle returned at the new point, and the new state."""

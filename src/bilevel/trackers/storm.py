@@ -1,0 +1,38 @@
+"""STORM: recursive momentum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from bilevel.parts import part
+from bilevel.trackers.base import Oracle, Tracked
+
+
+@part
+class Storm:
+    """d_k = G(w_k; s_k) + (1 - momentum) (d_{k-1} - G(w_{k-1}; s_k)), both G on the same sample s_k.
+
+    momentum = 1 is the plain stochastic value. With an exact oracle d_k is exact, whatever the momentum: the old term
+    is evaluated at the stored old point, including the weights and the estimator's state of that time.
+
+    Args:
+        per_task: keep one direction per task instead of their weighted sum: memory n d_x, and the weights may move
+            faster.
+
+    Reference: Cutkosky and Orabona, "Momentum-based variance reduction in non-convex SGD", NeurIPS 2019.
+    """
+
+    per_task: bool = False
+
+    def init(self, value: Any, point: Any) -> Tracked:
+        """Starts from a value."""
+        return Tracked(value, point)
+
+    def update(self, oracle: Oracle, point: Any, state: Tracked, sample: Any, momentum: Any) -> tuple:
+        """Two evaluations of the oracle on one sample."""
+        new, extra = oracle(point, sample)
+        old, _ = oracle(state.point, sample)
+        value = jax.tree.map(lambda n, d, o: n + (1 - momentum) * (d - o), new, state.value, old)
+        return value, extra, Tracked(value, point)

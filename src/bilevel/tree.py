@@ -1,0 +1,60 @@
+"""Pytree algebra that `jax.tree` and `optax.tree` do not have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+
+def stack(trees: Sequence[Any]) -> Any:
+    """Stacks like pytrees along a new leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def index(tree: Any, i: Any) -> Any:
+    """Element `i` of every leaf."""
+    return jax.tree.map(lambda leaf: leaf[i], tree)
+
+
+def unit(tree: Any) -> Any:
+    """The tree scaled to norm 1; zero stays zero."""
+    norm = optax.tree.norm(tree)
+    return optax.tree.scale(jnp.where(norm > 0, 1 / jnp.where(norm > 0, norm, 1), 0), tree)
+
+
+def signature(tree: Any, skip: int = 0) -> tuple:
+    """Structure, shapes (without the first `skip` axes) and dtypes: what two stackable trees share."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple((leaf.shape[skip:], leaf.dtype) for leaf in leaves)
+
+
+def describe(tree: Any) -> str:
+    """Shapes and dtypes in one line, for error messages.
+
+    >>> describe({"w": jnp.zeros((3, 2)), "b": jnp.zeros(2)})
+    "{'b': float32[2], 'w': float32[3,2]}"
+    """
+
+    class Text(str):
+        __repr__ = str.__str__
+
+    def text(leaf: Any) -> Text:
+        leaf = jnp.asarray(leaf) if not hasattr(leaf, "dtype") else leaf
+        return Text(f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]")
+
+    return str(jax.tree.map(text, tree)) if jax.tree.leaves(tree) else "nothing"
+
+
+def all_finite(tree: Any) -> jax.Array:
+    """Whether every floating number in the tree is finite."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves])) if leaves else jnp.array(True)
+
+
+def is_traced(tree: Any) -> bool:
+    """Whether any leaf is a tracer, so that its values cannot be looked at."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,68 @@
+"""Conditional value at risk: the mean over the worst fraction of the tasks."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from bilevel.parts import Rate, leaf, part
+from bilevel.weightings.base import check_fraction, uniform
+
+
+@part
+class CVaR:
+    """Projected ascent on the capped simplex {0 <= weights <= 1 / (fraction n)}.
+
+    At the solution the weighted loss is the mean over the worst `fraction` of the tasks: fraction = 1 is min-avg,
+    fraction <= 1/n is min-max, and one outlier among many tasks no longer decides alone.
+
+    References: Rockafellar and Uryasev, "Optimization of conditional value-at-risk", 2000; Mehta, Lee, Gray, "Minimax
+    multi-task learning", 2012. With bilevel problems it is an extension of ours.
+    """
+
+    fraction: float = leaf()
+    lr: Rate = leaf(None)
+
+    moves: ClassVar[bool] = True
+
+    def check(self, n: int) -> None:
+        """0 < fraction <= 1."""
+        check_fraction("CVaR(fraction)", self.fraction, one=True)
+
+    def init(self, n: int, dtype: Any) -> tuple[jax.Array, tuple]:
+        """1/n for everyone."""
+        return uniform(n, dtype), ()
+
+    def update(self, weights: jax.Array, losses: jax.Array, state: tuple, rate: Any) -> tuple[jax.Array, tuple]:
+        """One step of projected ascent."""
+        cap = 1 / (self.fraction * weights.shape[0])
+        projected = project_capped(weights + rate * (losses - jnp.max(losses)), cap)
+        return projected.astype(weights.dtype), state
+
+
+def project_capped(values: jax.Array, cap: Any) -> jax.Array:
+    """The projection onto {0 <= w <= cap, sum w = 1}: clip(values - t, 0, cap) with t such that the sum is 1.
+
+    >>> project_capped(jnp.array([3.0, 2.0, -1.0]), 0.5).tolist()
+    [0.5, 0.5, 0.0]
+    """
+    cap = jnp.clip(jnp.asarray(cap, values.dtype), 1 / values.shape[0], 1)
+    low, high = jnp.min(values) - cap, jnp.max(values)
+
+    def halve(_: Any, ends: tuple) -> tuple:
+        low, high = ends
+        middle = (low + high) / 2
+        above = jnp.sum(jnp.clip(values - middle, 0, cap)) >= 1
+        return jnp.where(above, middle, low), jnp.where(above, high, middle)
+
+    low, high = jax.lax.fori_loop(0, 60, halve, (low, high))
+    # Bisection has found who is strictly between the ends; their common shift then follows exactly.
+    shifted = values - (low + high) / 2
+    between, capped = (shifted > 0) & (shifted < cap), shifted >= cap
+    free = jnp.sum(between, dtype=values.dtype)
+    rest = 1 - cap * jnp.sum(capped, dtype=values.dtype)
+    shift = (jnp.sum(jnp.where(between, values, 0)) - rest) / jnp.maximum(free, 1)
+    exact = jnp.where(capped, cap, jnp.where(between, jnp.clip(values - shift, 0, cap), 0))
+    return jnp.where(free > 0, exact, jnp.clip(shifted, 0, cap))
