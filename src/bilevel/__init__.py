@@ -15,7 +15,7 @@ from bilevel.sources import Generator
 
 __version__ = "0.1.0"
 
-__all__ = [  # noqa: PLE0604
+__all__ = [
     *solvers.__all__,
     "Generator",
     "Problem",

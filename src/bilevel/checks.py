@@ -88,7 +88,9 @@ def _check_objective(problem: Problem, group: Group, x: Any, y: Any, level: str)
 
     def losses(x: Any, y: Any) -> Any:
         return jax.vmap(
-            lambda s, y: s.average(lambda b: function(x, y, b)), in_axes=(source.axes, 0), axis_size=group.size
+            lambda s, y: s.average(lambda b: function(x, y, b)),
+            in_axes=(source.axes, 0),
+            axis_size=group.size,
         )(source, y)
 
     def on_one_row() -> Any:
@@ -116,8 +118,8 @@ def _check_objective(problem: Problem, group: Group, x: Any, y: Any, level: str)
     if not np.all(np.isfinite(values)):
         k = int(np.argmin(np.isfinite(values)))
         raise ValueError(
-            f"{level}(x, y, batch) of task {problem.names[int(group.ids[k])]!r} is {values[k]} at the starting point: it "
-            "needs a finite value there."
+            f"{level}(x, y, batch) of task {problem.names[int(group.ids[k])]!r} is {values[k]} at the starting point: "
+            "it needs a finite value there."
         )
     if isinstance(source, Ragged):
         _check_row_mean(group, source, function, x, y, what)
@@ -132,8 +134,8 @@ def _check_row_mean(group: Group, source: Ragged, function: Callable, x: Any, y:
     rows = np.mean([function(x, y, jax.tree.map(lambda a, j=j: a[j : j + 1], batch)) for j in range(_rows(batch))])
     if not np.isclose(whole, rows, rtol=1e-3, atol=1e-5):
         raise ValueError(
-            f"{what} is not a mean over the rows of its batch ({float(whole):.6g} on five rows, {rows:.6g} as the mean of "
-            "one-row values), which tasks with different numbers of rows need: use means, or equal sizes."
+            f"{what} is not a mean over the rows of its batch ({float(whole):.6g} on five rows, {rows:.6g} as the mean "
+            "of one-row values), which tasks with different numbers of rows need: use means, or equal sizes."
         )
 
 

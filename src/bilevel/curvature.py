@@ -1,8 +1,8 @@
 """Measured bounds on curvature, from which rates are chosen.
 
-    lower   the largest curvature L_i of g_i in y, by one power iteration a step
-            the condition L_i / mu_i, by power iteration on A and on L_i - A
-    upper   the largest curvature of sum_i w_i l_i(x), by power iteration on differences of the hypergradient
+lower   the largest curvature L_i of g_i in y, by one power iteration a step
+        the condition L_i / mu_i, by power iteration on A and on L_i - A
+upper   the largest curvature of sum_i w_i l_i(x), by power iteration on differences of the hypergradient
 """
 
 from __future__ import annotations
@@ -86,7 +86,12 @@ def follow_lower(problem: Problem, x: Any, y: tuple, samples: tuple, known: tupl
 
 
 def condition(
-    problem: Problem, x: Any, y: tuple, key: jax.Array, known: tuple[Condition, ...] | None = None, iterations: int = 5
+    problem: Problem,
+    x: Any,
+    y: tuple,
+    key: jax.Array,
+    known: tuple[Condition, ...] | None = None,
+    iterations: int = 5,
 ) -> tuple[Condition, ...]:
     """Measures L_i / mu_i, from scratch or further on from what is known."""
 
@@ -117,7 +122,7 @@ def condition(
 
 
 def settle(problem: Problem, x: Any, y: tuple, key: jax.Array, curvatures: tuple[Lower, ...], steps: int) -> tuple:
-    """y after so many lower steps of size 1/L_i on one sample: where y will be once it has followed x."""
+    """Y after so many lower steps of size 1/L_i on one sample: where y will be once it has followed x."""
 
     def one(task: TaskView, y: Any, key: jax.Array, known: Lower) -> Any:
         sample = task.draw(key)

@@ -41,6 +41,4 @@ def largest_curvature(
     """The largest curvature of g in y by power iteration, and the direction it lies in."""
     start = tree.unit(optax.tree.random_like(key, y))
     norm = jnp.zeros((), optax.tree.norm(y).dtype)
-    return jax.lax.fori_loop(
-        0, iterations, lambda _, carry: stretch(lower, x, y, carry[1], sample), (norm, start)
-    )
+    return jax.lax.fori_loop(0, iterations, lambda _, carry: stretch(lower, x, y, carry[1], sample), (norm, start))

@@ -72,11 +72,11 @@ class TaskStack:
     def count(self) -> int:
         """How many tasks."""
         lengths = {
-            f"{role}{jax.tree_util.keystr(path)}": len(a) if np.ndim(a) else None
+            f"{role}{jax.tree_util.keystr(path)}": len(a) if np.ndim(a) else 0
             for role in ("train", "validation", "test", "y")
             for path, a in jax.tree_util.tree_leaves_with_path(_parameters(getattr(self, role)))
         }
-        if not lengths or len(set(lengths.values())) != 1 or None in lengths.values():
+        if not lengths or len(set(lengths.values())) != 1 or 0 in lengths.values():
             raise ValueError(f"Task.stack needs a leading axis of one length, the tasks, on every leaf; got {lengths}.")
         return next(iter(lengths.values()))
 

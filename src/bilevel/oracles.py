@@ -1,8 +1,8 @@
 """What every step of every bilevel solver is made of, over all tasks at once.
 
-    descend       lower steps of each task                          y_i <- y_i - beta_i grad_y g_i(x, y_i)
-    direction     the shared hypergradient, one reverse pass        sum_i weights_i D_i(x, y_i)
-    directions    the same, one per task (memory n d_x)             D_i(x, y_i)
+descend       lower steps of each task                          y_i <- y_i - beta_i grad_y g_i(x, y_i)
+direction     the shared hypergradient, one reverse pass        sum_i weights_i D_i(x, y_i)
+directions    the same, one per task (memory n d_x)             D_i(x, y_i)
 """
 
 from __future__ import annotations
@@ -86,9 +86,7 @@ class Upper(NamedTuple):
 
     def init(self, problem: Problem, x: Any, y: tuple, samples: tuple[UpperSample, ...]) -> tuple:
         """The estimator's first state, per group."""
-        return tuple(
-            self._over_groups(lambda task, y, s: self.hypergradient.init(task, x, y, s), problem, y, samples)
-        )
+        return tuple(self._over_groups(lambda task, y, s: self.hypergradient.init(task, x, y, s), problem, y, samples))
 
     def prepare(self, problem: Problem, x: Any, y: tuple, state: tuple, samples: tuple[UpperSample, ...]) -> tuple:
         """The estimator's state at a new point, per group."""
@@ -116,9 +114,7 @@ class Upper(NamedTuple):
     def directions(self, problem: Problem, x: Any, y: tuple, state: tuple, samples: tuple, dtype: Any) -> Evaluation:
         """D_i for every task: n copies of x."""
         state = self.prepare(problem, x, y, state, samples)
-        both = jax.value_and_grad(
-            lambda x, task, y, state, s: self.hypergradient.surrogate(task, x, y, state, s)
-        )
+        both = jax.value_and_grad(lambda x, task, y, state, s: self.hypergradient.surrogate(task, x, y, state, s))
         value = lambda task, y, state, s: both(x, task, y, state, s)  # noqa: E731
         losses, directions = problem.join(self._over_groups(value, problem, y, state, samples))
         return Evaluation(directions, losses.astype(dtype), state)

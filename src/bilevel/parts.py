@@ -17,7 +17,7 @@ import jax
 T = TypeVar("T")
 
 
-def leaf(default: Any = dataclasses.MISSING) -> Any:
+def leaf(*, default: Any = dataclasses.MISSING) -> Any:
     """Declares a field as data: a number, an array, a pytree of them, None, or a function (which is structure)."""
     return dataclasses.field(default=default, metadata={"leaf": True})
 
@@ -52,7 +52,7 @@ def part(cls: type[T]) -> type[T]:
 
     >>> @part
     ... class Halve:
-    ...     lr: float = leaf(0.5)
+    ...     lr: float = leaf(default=0.5)
     ...     times: int = 1
     >>> jax.tree.leaves(Halve())
     [0.5]
@@ -76,9 +76,9 @@ def part(cls: type[T]) -> type[T]:
 
     def unflatten(structure: tuple, children: list) -> Any:
         # __init__ is passed by: JAX also unflattens with placeholders that no constructor would accept.
-        self, children = object.__new__(cls), iter(children)
+        self, values = object.__new__(cls), iter(children)
         for name, is_child, static in structure:
-            object.__setattr__(self, name, next(children) if is_child else static.value)
+            object.__setattr__(self, name, next(values) if is_child else static.value)
         return self
 
     jax.tree_util.register_pytree_node(cls, flatten, unflatten)

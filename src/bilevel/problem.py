@@ -8,6 +8,7 @@ vmapped; the rest of the library speaks of one task at a time (`TaskView`) throu
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -53,7 +54,7 @@ class Group:
     validation: Source = leaf()
     test: Source | None = leaf()
     ids: jax.Array = leaf()  # the place of each task in the problem
-    y: Any = leaf(None)  # starting points, stacked, where the tasks brought them
+    y: Any = leaf(default=None)  # starting points, stacked, where the tasks brought them
     lower_batch: int | None = None
     upper_batch: int | None = None
 
@@ -89,9 +90,7 @@ class Group:
 
         def one(train: Source, validation: Source, key: jax.Array) -> UpperSample:
             upper, lower, rest = jax.random.split(key, 3)
-            return UpperSample(
-                validation.draw(upper, self.upper_batch), train.draw(lower, self.lower_batch), rest
-            )
+            return UpperSample(validation.draw(upper, self.upper_batch), train.draw(lower, self.lower_batch), rest)
 
         axes = (self.train.axes, self.validation.axes, 0)
         return jax.vmap(one, in_axes=axes)(self.train, self.validation, self.keys(key))
@@ -99,7 +98,9 @@ class Group:
     def losses(self, source: Source, x: Any, y: Any) -> jax.Array:
         """f_i(x, y_i) on all the data of a source, for every task."""
         return jax.vmap(
-            lambda s, y: s.average(lambda b: self.upper(x, y, b)), in_axes=(source.axes, 0), axis_size=self.size
+            lambda s, y: s.average(lambda b: self.upper(x, y, b)),
+            in_axes=(source.axes, 0),
+            axis_size=self.size,
         )(source, y)
 
 
@@ -191,7 +192,7 @@ class Problem:
         """One number per task -> one vector per group."""
         if self.place is None:
             ends = np.cumsum([0, *(group.size for group in self.groups)])
-            return tuple(vector[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True))
+            return tuple(vector[a:b] for a, b in itertools.pairwise(ends))
         return tuple(vector[group.ids] for group in self.groups)
 
     def join(self, vectors: Sequence[Any]) -> Any:

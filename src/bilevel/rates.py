@@ -55,7 +55,13 @@ def decay(step: jax.Array, horizon: jax.Array) -> jax.Array:
 
 
 def start(
-    problem: Problem, x: Any, y: tuple, weights: jax.Array, key: jax.Array, steps: Any, which: tuple[bool, bool, bool]
+    problem: Problem,
+    x: Any,
+    y: tuple,
+    weights: jax.Array,
+    key: jax.Array,
+    steps: Any,
+    which: tuple[bool, bool, bool],
 ) -> Automatic:
     """Measures what the rates named by `which` (lower, upper, weights) need."""
     with_lower, with_upper, with_weights = which
@@ -102,7 +108,7 @@ def lower_rates(known: tuple[curvature.Lower, ...]) -> tuple[jax.Array, ...]:
 
 
 def upper_rate(known: AutomaticUpper, step: jax.Array, horizon: jax.Array) -> jax.Array:
-    """decay / (2 L_x)."""
+    """Decay / (2 L_x)."""
     value = known.curvature.value
     return decay(step, horizon) / (2 * jnp.where(value > 0, value, 1))
 

@@ -92,8 +92,8 @@ class Result:
         last: the last iterate.
         best: the evaluated iterate with the lowest worst validation loss.
         random: (x^t, y^{t+1}, weights^t) at a uniformly random step t, the iterate that the theory speaks of.
-        average: the average over the run with weights that favour its end (Shamir and Zhang, 2013): the one to take when
-            batches are small and the last iterate is noisy.
+        average: the average over the run with weights that favour its end (Shamir and Zhang, 2013): the one to take
+            when batches are small and the last iterate is noisy.
         history: the run as it was evaluated.
         status: "finished", "stopped early", "interrupted" or "diverged".
         message: what happened, in a sentence.
@@ -154,8 +154,9 @@ class Result:
 
     def summary(self) -> str:
         """The result in a few lines of text."""
+        name = type(self.solver).__name__
         lines = [
-            f"{type(self.solver).__name__}: {self.status} after {self.steps} steps, {self.seconds:.1f} s. {self.message}",
+            f"{name}: {self.status} after {self.steps} steps, {self.seconds:.1f} s. {self.message}".rstrip(),
             f"{'iterate':<10}{'worst':>12}{'mean':>12}"
             + ("" if self.last.test_losses is None else f"{'test worst':>12}{'test mean':>12}")
             + "  worst task",

@@ -165,7 +165,7 @@ class _Drive:
         return self.last_finite(run, after, step)
 
     def last_finite(self, run: Run, after: Run, step: int) -> tuple[Run, int, str]:
-        """Runs again from the last good state, up to just before it broke: cheaper than a check of all in every step."""
+        """Runs again from the last good state up to just before it broke: cheaper than checking all in every step."""
         broken = int(after.state.step) - 1
         message = _explain(self.problem, self.solver, after.info, broken)
         back = 1
@@ -210,7 +210,9 @@ def _steps(solver: Any, problem: Problem, run: Run, key: jax.Array, stop: Any, p
         here, after = (pick < stop) & (number == 0), (pick < stop) & (number == 1)
         choose = lambda when, new, old: jax.tree.map(lambda n, o: jnp.where(when, n, o), new, old)  # noqa: E731
         kept = Point(
-            choose(here, state.x, kept.x), choose(after, state.y, kept.y), choose(here, state.weights, kept.weights)
+            choose(here, state.x, kept.x),
+            choose(after, state.y, kept.y),
+            choose(here, state.weights, kept.weights),
         )
         return run._replace(random=kept), None
 
@@ -236,6 +238,6 @@ def _explain(problem: Problem, solver: Any, info: Info, step: int) -> str:
         what = "the direction of x became infinite or NaN"
         rate = f"upper_lr (it was {float(info.upper_rate):.3g})"
     return (
-        f"{type(solver).__name__} diverged: at step {step} {what}. Try a smaller {rate}, or None to have the rates chosen, "
-        "or a larger batch. The result holds the last finite state."
+        f"{type(solver).__name__} diverged: at step {step} {what}. Try a smaller {rate}, or None to have the rates "
+        "chosen, or a larger batch. The result holds the last finite state."
     )

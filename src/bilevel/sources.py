@@ -29,15 +29,19 @@ class Source(Protocol):
     @property
     def axes(self) -> Any:
         """The `in_axes` under which `vmap` gives each task its own source."""
+        ...
 
     def draw(self, key: jax.Array, size: int | None) -> Sample:
         """A sample of `size` rows, uniform with replacement; None = all the data."""
+        ...
 
     def take(self, sample: Sample) -> Batch:
         """The batch of a sample that is not None."""
+        ...
 
     def average(self, loss: Loss) -> jax.Array:
         """The loss on all the data, exactly."""
+        ...
 
 
 def loss_on(source: Source, sample: Sample, loss: Loss) -> jax.Array:
@@ -47,9 +51,7 @@ def loss_on(source: Source, sample: Sample, loss: Loss) -> jax.Array:
 
 def _rows(data: Any, index: jax.Array) -> Any:
     # Row numbers come from `draw`, so bounds checks and negative numbers would only cost time.
-    return jax.tree.map(
-        lambda a: a.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False), data
-    )
+    return jax.tree.map(lambda a: a.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False), data)
 
 
 @part

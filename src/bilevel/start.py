@@ -54,8 +54,8 @@ def _own(problem: Problem) -> tuple:
         if group.y is None:
             name = problem.names[int(group.ids[0])]
             raise ValueError(
-                f"y is missing: task {name!r} has none. Give Task(y=...), or y= one pytree for all tasks, a dict by task "
-                "name, or a function of (key, task)."
+                f"y is missing: task {name!r} has none. Give Task(y=...), or y= one pytree for all tasks, a dict by "
+                "task name, or a function of (key, task)."
             )
     return tuple(arrays(group.y, "Task(y)") for group in problem.groups)
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.core import Tracer
 
 
 def stack(trees: Sequence[Any]) -> Any:
@@ -57,4 +58,4 @@ def all_finite(tree: Any) -> jax.Array:
 
 def is_traced(tree: Any) -> bool:
     """Whether any leaf is a tracer, so that its values cannot be looked at."""
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))

@@ -65,7 +65,7 @@ class Ball:
     """
 
     radius: float = leaf()
-    center: Any = leaf(None)
+    center: Any = leaf(default=None)
 
     def project(self, x: Any) -> Any:
         """Scales x - center back to the radius where it is longer."""
@@ -84,7 +84,7 @@ class Simplex:
     [1.0, 0.0]
     """
 
-    total: float = leaf(1.0)
+    total: float = leaf(default=1.0)
 
     def project(self, x: Any) -> Any:
         """The Euclidean projection, by sorting."""

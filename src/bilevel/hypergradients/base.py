@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import jax
 
@@ -14,27 +14,38 @@ State = Any
 class Hypergradient(Protocol):
     """Estimates grad l_i(x) for one task at a time."""
 
-    needs_curvature: ClassVar[bool]  # task.curvature is asked for
-    needs_replay: ClassVar[bool]  # task.replay is asked for
+    @property
+    def needs_curvature(self) -> bool:
+        """Whether it asks for `task.curvature`."""
+        ...
+
+    @property
+    def needs_replay(self) -> bool:
+        """Whether it asks for `task.replay`."""
+        ...
 
     def check(self) -> None:
         """Raises where an argument makes no sense."""
+        ...
 
     def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> State:
         """What is carried from step to step."""
+        ...
 
     def prepare(self, task: TaskView, x: Any, y: Any, state: State, sample: UpperSample) -> State:
         """Moves what is carried; no gradient flows through this."""
+        ...
 
     def surrogate(self, task: TaskView, x: Any, y: Any, state: State, sample: UpperSample) -> jax.Array:
         """A scalar of value f_i(x, y) whose gradient in x is the estimate; `state` is what `prepare` returned."""
+        ...
 
 
 class Stateless:
     """What estimators without arguments and state inherit."""
 
-    needs_curvature: ClassVar[bool] = False
-    needs_replay: ClassVar[bool] = False
+    needs_curvature = False
+    needs_replay = False
 
     def check(self) -> None:
         """Nothing can be wrong."""
@@ -51,8 +62,8 @@ class Stateless:
 class Implicit:
     """What estimators of v ~ A^-1 f_y inherit; their state is, or has, `v`."""
 
-    needs_curvature: ClassVar[bool] = False
-    needs_replay: ClassVar[bool] = False
+    needs_curvature = False
+    needs_replay = False
 
     def surrogate(self, task: TaskView, x: Any, y: Any, state: State, sample: UpperSample) -> jax.Array:
         """f(x, y) - <grad_y g(x, y), v>, with the value of its second term taken out again."""

@@ -29,10 +29,10 @@ class ConjugateGradient(Implicit):
     """
 
     iterations: int = 10
-    tolerance: float = leaf(1e-10)
+    tolerance: float = leaf(default=1e-10)
 
     def check(self) -> None:
-        """iterations >= 1."""
+        """Iterations >= 1."""
         check_count("ConjugateGradient(iterations)", self.iterations)
 
     def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> Solved:

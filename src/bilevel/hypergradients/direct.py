@@ -15,8 +15,8 @@ from bilevel.problem import TaskView, UpperSample
 class Direct(Stateless):
     """s(x) = f(x, y): the gradient f_x alone, as if y* did not move with x.
 
-    It is what the public scripts of the MORBiT paper do. It is biased by J A^-1 f_y, and blind wherever x reaches f only
-    through y (a penalty, say). Here for comparison.
+    It is what the public scripts of the MORBiT paper do. It is biased by J A^-1 f_y, and blind wherever x reaches f
+    only through y (a penalty, say). Here for comparison.
     """
 
     def surrogate(self, task: TaskView, x: Any, y: Any, state: State, sample: UpperSample) -> jax.Array:

@@ -37,10 +37,10 @@ class Neumann(Implicit):
     """
 
     terms: int = 10
-    lr: float | None = leaf(None)
+    lr: float | None = leaf(default=None)
 
     def check(self) -> None:
-        """terms >= 1 and lr > 0."""
+        """Terms >= 1 and lr > 0."""
         check_count("Neumann(terms)", self.terms)
         check_rate("Neumann(lr)", self.lr)
 
@@ -54,7 +54,7 @@ class Neumann(Implicit):
 
 
 def start_series(task: TaskView, x: Any, y: Any, sample: UpperSample) -> Series:
-    """v = 0 and a measured curvature."""
+    """V = 0 and a measured curvature."""
     curvature, _ = largest_curvature(task.lower, x, y, sample.lower, sample.key)
     return Series(jax.tree.map(jnp.zeros_like, y), curvature)
 
@@ -69,7 +69,7 @@ def sum_series(
     lr: Any,
     coefficient: Callable[[jax.Array], Any],
 ) -> Series:
-    """sum over q < terms of coefficient(q) r_q / L_q."""
+    """Sum over q < terms of coefficient(q) r_q / L_q."""
     right = upper_gradient(task, x, y, sample)
 
     def add(q: jax.Array, carry: tuple) -> tuple:

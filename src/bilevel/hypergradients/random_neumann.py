@@ -21,18 +21,18 @@ class RandomNeumann(Implicit):
         terms: the length Q of the series that is sampled.
         lr: the scale 1/L; None = chosen per task and kept up to date.
 
-    Its mean is `Neumann`'s v. Its variance is large: in directions of curvature near L it is zero most of the time and Q
-    times too long otherwise. p starts at 0; from 1 on, the mean would miss f_y / L for ever.
+    Its mean is `Neumann`'s v. Its variance is large: in directions of curvature near L it is zero most of the time and
+    Q times too long otherwise. p starts at 0; from 1 on, the mean would miss f_y / L for ever.
 
     References: Ghadimi and Wang, "Approximation methods for bilevel programming", 2018; Hong, Wai, Wang, Yang, "A
     two-timescale stochastic algorithm framework for bilevel optimization", 2023; Gu et al., ICLR 2023.
     """
 
     terms: int = 10
-    lr: float | None = leaf(None)
+    lr: float | None = leaf(default=None)
 
     def check(self) -> None:
-        """terms >= 1 and lr > 0."""
+        """Terms >= 1 and lr > 0."""
         check_count("RandomNeumann(terms)", self.terms)
         check_rate("RandomNeumann(lr)", self.lr)
 

@@ -28,7 +28,7 @@ class Tracked(Implicit):
     variance reduction algorithms" (SOBA), NeurIPS 2022. SOBA's v has the other sign.
     """
 
-    lr: float | None = leaf(None)
+    lr: float | None = leaf(default=None)
 
     @property
     def needs_curvature(self) -> bool:  # type: ignore[override]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 
@@ -21,7 +21,7 @@ class Unrolled(Stateless):
     Reference: Franceschi et al., "Bilevel programming for hyperparameter optimization and meta-learning", ICML 2018.
     """
 
-    needs_replay: ClassVar[bool] = True
+    needs_replay = True
 
     def surrogate(self, task: TaskView, x: Any, y: Any, state: State, sample: UpperSample) -> jax.Array:
         """f(x, replay(x))."""

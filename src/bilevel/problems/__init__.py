@@ -8,12 +8,16 @@ from bilevel.problems.closed_form import (
     opposed_slopes,
     shrinkage,
 )
+from bilevel.problems.hyperparameters import FourierLogistic, Ready, hyperparameters
 from bilevel.problems.quadratic import random_quadratics
 
 __all__ = [
+    "FourierLogistic",
     "Known",
+    "Ready",
     "bounded_ball",
     "enclosing_ball",
+    "hyperparameters",
     "noisy_ball",
     "opposed_slopes",
     "random_quadratics",

@@ -1,10 +1,10 @@
 """Small problems whose solution is known in closed form.
 
-    opposed_slopes   two scalar tasks that pull apart
-    enclosing_ball   the smallest ball around four points, each task with a y of another dimension
-    bounded_ball     the same with a constraint that is active at the solution
-    noisy_ball       the same as finite sums, so that batches are noisy and the mean is exact
-    shrinkage        ridge penalties: not quadratic in x, as hyperparameter optimisation is
+opposed_slopes   two scalar tasks that pull apart
+enclosing_ball   the smallest ball around four points, each task with a y of another dimension
+bounded_ball     the same with a constraint that is active at the solution
+noisy_ball       the same as finite sums, so that batches are noisy and the mean is exact
+shrinkage        ridge penalties: not quadratic in x, as hyperparameter optimisation is
 """
 
 from __future__ import annotations
@@ -138,7 +138,11 @@ def bounded_ball() -> Known:
 
 
 def noisy_ball(
-    rows: int = 32, noise: float = 1.0, lower_batch: int | None = 4, upper_batch: int | None = 4, seed: int = 0
+    rows: int = 32,
+    noise: float = 1.0,
+    lower_batch: int | None = 4,
+    upper_batch: int | None = 4,
+    seed: int = 0,
 ) -> Known:
     """`enclosing_ball` as finite sums: Hessians and linear terms differ from row to row, their means do not."""
     tasks = _ball_tasks(rows, noise, seed)
@@ -147,7 +151,7 @@ def noisy_ball(
 
 
 def shrinkage(x: float = 0.0) -> Known:
-    """g = (y - c)^2 / 2 + e^x y^2 / 2 and f = (y - t)^2 / 2 for (c, t) = (1, 1), (2, 0).
+    """G = (y - c)^2 / 2 + e^x y^2 / 2 and f = (y - t)^2 / 2 for (c, t) = (1, 1), (2, 0).
 
     With s = 1 / (1 + e^x), y* = c s, and the tasks tie at s = 1/3: x* = ln 2, weights (2/3, 1/3).
     """
@@ -158,5 +162,7 @@ def shrinkage(x: float = 0.0) -> Known:
     def lower(x, y, batch):
         return jnp.mean((y - batch) ** 2 + jnp.exp(x) * y**2) / 2
 
-    tasks = [Task(train=jnp.array([c]), validation=jnp.array([t]), y=jnp.array(0.0)) for c, t in ((1.0, 1.0), (2.0, 0.0))]
+    tasks = [
+        Task(train=jnp.array([c]), validation=jnp.array([t]), y=jnp.array(0.0)) for c, t in ((1.0, 1.0), (2.0, 0.0))
+    ]
     return Known(Problem(upper, lower, tasks), jnp.array(x), np.array(np.log(2)), np.array([2 / 3, 1 / 3]), 2 / 9)

@@ -36,7 +36,7 @@ def random_quadratics(
     x_scale: float = 1.0,
     loss_scale: float = 1.0,
 ) -> Problem:
-    """n tasks with y_i* = B_i x and l_i(x) = loss_scale (B_i x - t_i)' C_i (B_i x - t_i) / 2.
+    """N tasks with y_i* = B_i x and l_i(x) = loss_scale (B_i x - t_i)' C_i (B_i x - t_i) / 2.
 
     Args:
         seed: of everything random.

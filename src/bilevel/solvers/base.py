@@ -75,8 +75,8 @@ class BilevelSolver:
         lower_steps: lower steps per step.
     """
 
-    upper_lr: Rate = leaf(None)  # alpha
-    lower_lr: Rate = leaf(None)  # beta
+    upper_lr: Rate = leaf(default=None)  # alpha
+    lower_lr: Rate = leaf(default=None)  # beta
     hypergradient: Hypergradient = Tracked()
     weighting: Weighting = SimplexAscent()
     upper_rule: Rule = optax.sgd
@@ -104,7 +104,9 @@ class BilevelSolver:
             checks.check_rate(f"{name}({field})", getattr(self, field))
             rule = field.replace("lr", "rule")
             if getattr(self, field) is None and getattr(self, rule) is not optax.sgd:
-                raise ValueError(f"{name}({field}=None) is chosen for optax.sgd only: with another {rule}, give a rate.")
+                raise ValueError(
+                    f"{name}({field}=None) is chosen for optax.sgd only: with another {rule}, give a rate."
+                )
         checks.check_rate(f"{type(self.weighting).__name__}(lr)", self.weighting.lr)
         checks.check_count(f"{name}(lower_steps)", self.lower_steps)
         self.weighting.check(problem.size)
@@ -166,9 +168,7 @@ class BilevelSolver:
         """Samples for all lower steps of one step, per group: stacked over tasks, then over steps."""
         keys = jax.random.split(key, self.lower_steps)
         return tuple(
-            group.each(
-                lambda task, k: jax.vmap(task.draw)(k), jax.vmap(group.keys, out_axes=1)(keys)
-            )
+            group.each(lambda task, k: jax.vmap(task.draw)(k), jax.vmap(group.keys, out_axes=1)(keys))
             for group in problem.groups
         )
 
@@ -181,9 +181,7 @@ class BilevelSolver:
         y, optimiser = descend(problem, self.lower_rule, self.lower_steps, state.x, walks)
         return Lowered(y, optimiser, walks, automatic)
 
-    def upper_level(
-        self, lower: tuple[curvature.Lower, ...] | None, walks: tuple[Walk, ...] | None = None
-    ) -> Upper:
+    def upper_level(self, lower: tuple[curvature.Lower, ...] | None, walks: tuple[Walk, ...] | None = None) -> Upper:
         """The estimator, with what this solver lends to it: measured lower curvatures and the last lower steps."""
         curvatures = None if lower is None else tuple(group.value for group in lower)
         return Upper(self.hypergradient, curvatures, walks, self.lower_rule, self.lower_steps)
@@ -191,7 +189,7 @@ class BilevelSolver:
     def move(
         self, problem: Problem, state: State, direction: Any, automatic: rates.Automatic
     ) -> tuple[Any, Any, rates.Automatic, jax.Array, jax.Array]:
-        """x <- projection of (x - alpha direction): x, its optimiser, the rates' state, alpha and |direction|."""
+        """X <- projection of (x - alpha direction): x, its optimiser, the rates' state, alpha and |direction|."""
         norm = optax.tree.norm(direction).astype(state.weights.dtype)
         rate = rate_at(self.upper_lr, state.step)
         if rate is None:
@@ -206,7 +204,7 @@ class BilevelSolver:
     def reweigh(
         self, state: State, losses: jax.Array, automatic: rates.Automatic
     ) -> tuple[jax.Array, Any, rates.Automatic, jax.Array]:
-        """weights <- weights moved by the losses: weights, their state, the rates' state and gamma."""
+        """Weights <- weights moved by the losses: weights, their state, the rates' state and gamma."""
         rate = rate_at(self.weighting.lr, state.step)
         if rate is None and automatic.weights is not None:
             rate, watched = rates.weights_rate(automatic.weights, losses, state.step, automatic.horizon)
@@ -244,10 +242,10 @@ def _start(solver: BilevelSolver, problem: Problem, x: Any, y: tuple, key: jax.A
 
 def _check_replay(rule: Rule) -> None:
     """Refuses a rule whose derivative at a zero gradient is NaN, as Adam's is with eps_root = 0."""
-    transformation, zero = rule(0.1), jnp.zeros(1)
-    slope = jax.grad(lambda g: jnp.sum(transformation.update(g, transformation.init(zero), zero)[0]))(zero)
+    transformation, zero = rule(0.1), jnp.zeros(())
+    slope = jax.grad(lambda g: optax.tree.sum(transformation.update(g, transformation.init(zero), zero)[0]))(zero)
     if not bool(jnp.all(jnp.isfinite(slope))):
         raise ValueError(
-            "lower_rule cannot be differentiated at a zero gradient (its derivative there is NaN), which Unrolled needs: "
-            "for Adam give eps_root, as in functools.partial(optax.adam, eps_root=1e-8)."
+            "lower_rule cannot be differentiated at a zero gradient (its derivative there is NaN), which Unrolled "
+            "needs: for Adam give eps_root, as in functools.partial(optax.adam, eps_root=1e-8)."
         )

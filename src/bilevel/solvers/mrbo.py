@@ -65,7 +65,7 @@ class MRBO(BilevelSolver):
         tracker: of the upper direction and losses; `Storm(per_task=True)` keeps one direction per task.
     """
 
-    momentum: Rate = leaf(published_momentum)  # eta
+    momentum: Rate = leaf(default=published_momentum)  # eta
     tracker: Tracker = Storm()
 
     def start_trackers(self, problem: Problem, state: State, key: jax.Array) -> State:
@@ -94,9 +94,7 @@ class MRBO(BilevelSolver):
         if self.tracker.per_task:
             direction = jax.tree.map(lambda d: jnp.tensordot(state.weights.astype(d.dtype), d, 1), direction)
         rate = self.lower_rates(problem, state, automatic)
-        moved = [
-            jax.vmap(self._lower_move)(*group) for group in zip(state.y, state.lower, rate, u, strict=True)
-        ]
+        moved = [jax.vmap(self._lower_move)(*group) for group in zip(state.y, state.lower, rate, u, strict=True)]
         y, optimiser = (tuple(part) for part in zip(*moved, strict=True))
         lowered = Lowered(y, optimiser, tuple(map(Walk, state.y, state.lower, rate, samples)), automatic)
         seen = Evaluation(direction, losses, hypergradient)
@@ -134,13 +132,9 @@ class MRBO(BilevelSolver):
         def oracle(point: UpperPoint, samples: tuple) -> tuple:
             upper = self.upper_level(point.curvature)
             if self.tracker.per_task:
-                seen = upper.directions(
-                    problem, point.x, point.y, point.hypergradient, samples, point.weights.dtype
-                )
+                seen = upper.directions(problem, point.x, point.y, point.hypergradient, samples, point.weights.dtype)
             else:
-                seen = upper.direction(
-                    problem, point.x, point.y, point.weights, point.hypergradient, samples
-                )
+                seen = upper.direction(problem, point.x, point.y, point.weights, point.hypergradient, samples)
             return (seen.direction, seen.losses), seen.state
 
         return oracle

@@ -18,10 +18,15 @@ class Tracked(NamedTuple):
 class Tracker(Protocol):
     """Follows the value of a noisy oracle along a path of points."""
 
-    per_task: bool  # one value per task (memory n d_x) rather than one for their weighted sum
+    @property
+    def per_task(self) -> bool:
+        """One value per task (memory n d_x) rather than one for their weighted sum."""
+        ...
 
     def init(self, value: Any, point: Any) -> Tracked:
         """Starts from a value."""
+        ...
 
     def update(self, oracle: Oracle, point: Any, state: Tracked, sample: Any, momentum: Any) -> tuple:
         """Returns the new value, whatever else the oracle returned at the new point, and the new state."""
+        ...

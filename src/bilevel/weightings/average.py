@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 
@@ -14,8 +14,8 @@ from bilevel.weightings.base import uniform
 class Average:
     """Weights 1/n: minimises the mean of the tasks' losses (min-avg, today's habit)."""
 
-    lr: ClassVar[None] = None
-    moves: ClassVar[bool] = False
+    lr = None
+    moves = False
 
     def check(self, n: int) -> None:
         """Nothing can be wrong."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,17 +15,27 @@ State = Any
 class Weighting(Protocol):
     """Weights on the tasks."""
 
-    lr: Rate | ClassVar[Rate]
-    moves: ClassVar[bool]  # whether the losses move the weights, so that a rate is needed
+    @property
+    def lr(self) -> Rate:
+        """gamma; None = chosen by the solver."""
+        ...
+
+    @property
+    def moves(self) -> bool:
+        """Whether the losses move the weights, so that a rate is needed."""
+        ...
 
     def check(self, n: int) -> None:
         """Raises where an argument makes no sense for n tasks."""
+        ...
 
     def init(self, n: int, dtype: Any) -> tuple[jax.Array, State]:
         """The first weights."""
+        ...
 
     def update(self, weights: jax.Array, losses: jax.Array, state: State, rate: Any) -> tuple[jax.Array, State]:
         """The next weights."""
+        ...
 
 
 def uniform(n: int, dtype: Any) -> jax.Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +23,9 @@ class CVaR:
     """
 
     fraction: float = leaf()
-    lr: Rate = leaf(None)
+    lr: Rate = leaf(default=None)
 
-    moves: ClassVar[bool] = True
+    moves = True
 
     def check(self, n: int) -> None:
         """0 < fraction <= 1."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +22,10 @@ class Exponentiated:
     is an extension of ours; the paper has the projected step.
     """
 
-    lr: Rate = leaf(None)
-    floor: float = leaf(0.0)
+    lr: Rate = leaf(default=None)
+    floor: float = leaf(default=0.0)
 
-    moves: ClassVar[bool] = True
+    moves = True
 
     def check(self, n: int) -> None:
         """0 <= floor < 1."""
@@ -36,9 +36,7 @@ class Exponentiated:
         weights = uniform(n, dtype)
         return weights, jnp.log(weights)
 
-    def update(
-        self, weights: jax.Array, losses: jax.Array, state: jax.Array, rate: Any
-    ) -> tuple[jax.Array, jax.Array]:
+    def update(self, weights: jax.Array, losses: jax.Array, state: jax.Array, rate: Any) -> tuple[jax.Array, jax.Array]:
         """One multiplicative step."""
         logs = jax.nn.log_softmax(state + rate * (losses - jnp.max(losses)))
         floor = jnp.asarray(self.floor, weights.dtype)

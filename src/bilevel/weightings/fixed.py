@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,8 @@ class Fixed:
 
     weights: Any = leaf()
 
-    lr: ClassVar[None] = None
-    moves: ClassVar[bool] = False
+    lr = None
+    moves = False
 
     def check(self, n: int) -> None:
         """The weights must be n numbers on the simplex."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,11 +35,11 @@ class SimplexAscent:
     [0.4..., 0.6...]
     """
 
-    lr: Rate = leaf(None)  # gamma
-    pull: float = leaf(0.0)  # epsilon_lambda
-    floor: float = leaf(0.0)  # delta
+    lr: Rate = leaf(default=None)  # gamma
+    pull: float = leaf(default=0.0)  # epsilon_lambda
+    floor: float = leaf(default=0.0)  # delta
 
-    moves: ClassVar[bool] = True
+    moves = True
 
     def check(self, n: int) -> None:
         """0 <= floor < 1 and pull >= 0."""

@@ -1,0 +1,82 @@
+"""Hyperparameters shared by many tasks: kernel logistic regression with random Fourier features.
+
+With W a fixed random normal matrix (K x d) and * entry by entry, a point p has the features
+
+    phi(p) = [sin(W (bandwidth * p)), cos(W (bandwidth * p))]                 (2K of them)
+
+every task fits a linear model y_i on them, and x = {bandwidth >= 0, penalty >= 0} is shared:
+
+    g_i(x, y) = mean logistic loss of y on training rows + ||penalty * y||^2
+    f_i(x, y) = mean logistic loss of y on validation rows
+
+Reference: Gu, Lu, Ram, Weng, ICLR 2023, section 4, "Hyperparameter optimization".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bilevel.constraints import NonNegative
+from bilevel.grouping import Task
+from bilevel.problem import Problem
+
+
+class Ready(NamedTuple):
+    """A problem and where to start; the tasks bring their y."""
+
+    problem: Problem
+    x: Any
+
+
+class FourierLogistic:
+    """The two losses; `W` is one matrix for all tasks."""
+
+    def __init__(self, W: jax.Array):
+        self.W = W
+
+    def upper(self, x: Any, y: jax.Array, batch: Any) -> jax.Array:
+        """The mean logistic loss."""
+        points, signs = batch
+        phase = (points * x["bandwidth"]) @ self.W.T
+        features = jnp.concatenate([jnp.sin(phase), jnp.cos(phase)], axis=1)
+        return jnp.mean(jax.nn.softplus(-signs * (features @ y)))
+
+    def lower(self, x: Any, y: jax.Array, batch: Any) -> jax.Array:
+        """The same with the weighted ridge penalty."""
+        return self.upper(x, y, batch) + jnp.sum((x["penalty"] * y) ** 2)
+
+
+def hyperparameters(
+    tasks: Sequence[Task],
+    frequencies: int = 128,
+    lower_batch: int | None = 8,
+    upper_batch: int | None = 8,
+    bandwidth: float = 1.0,
+    penalty: float = 0.1,
+    seed: int = 0,
+) -> Ready:
+    """The paper's hyperparameter optimisation for any binary tasks.
+
+    Args:
+        tasks: rows (points, labels -1 or 1), as `datasets.letter_pairs` gives.
+        frequencies: K; every task fits 2K numbers.
+        lower_batch: training rows per step and task.
+        upper_batch: validation rows per step and task.
+        bandwidth: where every bandwidth starts.
+        penalty: where every penalty starts.
+        seed: of W.
+    """
+    first = tasks[0].train[0]
+    d = first.shape[1]
+    W = jnp.asarray(np.random.default_rng(seed).normal(size=(frequencies, d)), jnp.asarray(first).dtype)
+    losses = FourierLogistic(W)
+    tasks = [dataclasses.replace(task, y=jnp.zeros(2 * frequencies, W.dtype)) for task in tasks]
+    problem = Problem(losses.upper, losses.lower, tasks, NonNegative(), lower_batch, upper_batch)
+    x = {"bandwidth": jnp.full(d, bandwidth, W.dtype), "penalty": jnp.full(2 * frequencies, penalty, W.dtype)}
+    return Ready(problem, x)
