@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from bilevel.sources import Ragged
 def check_start(problem: Problem, x: Any, y: tuple) -> None:
     """Data, constraint and objectives at the starting point."""
     _check_data(problem)
+    _check_lower_start(problem, y)
     _check_constraint(problem, x)
     for group, y_group in zip(problem.groups, y, strict=True):
         _check_objective(problem, group, x, y_group, "upper")
@@ -50,6 +52,15 @@ def _check_data(problem: Problem) -> None:
                         f"task {problem.names[int(i)]!r} has NaN or infinity in its {role} data: "
                         "it needs finite numbers."
                     )
+
+
+def _check_lower_start(problem: Problem, y: tuple) -> None:
+    for group, y_group in zip(problem.groups, y, strict=True):
+        if tree.is_traced(y_group) or bool(_all_finite(y_group)):
+            continue
+        for k, i in enumerate(group.ids):
+            if not bool(tree.all_finite(tree.index(y_group, k))):
+                raise ValueError(f"y of task {problem.names[int(i)]!r} has NaN or infinity: it needs finite numbers.")
 
 
 _all_finite = jax.jit(tree.all_finite)
@@ -86,13 +97,6 @@ def _check_objective(problem: Problem, group: Group, x: Any, y: Any, level: str)
     name = problem.names[int(group.ids[0])]
     what = f"{level}(x, y, batch) of task {name!r}"
 
-    def losses(x: Any, y: Any) -> Any:
-        return jax.vmap(
-            lambda s, y: s.average(lambda b: function(x, y, b)),
-            in_axes=(source.axes, 0),
-            axis_size=group.size,
-        )(source, y)
-
     def on_one_row() -> Any:
         return jax.vmap(
             lambda s, y: function(x, y, s.take(s.draw(jax.random.key(0), 1))),
@@ -102,8 +106,8 @@ def _check_objective(problem: Problem, group: Group, x: Any, y: Any, level: str)
 
     has_rows = bool(jax.tree.leaves(source))
     try:
-        out = jax.eval_shape(on_one_row if has_rows else lambda: losses(x, y))
-    except (TypeError, ValueError, IndexError) as error:
+        out = jax.eval_shape(on_one_row if has_rows else lambda: _losses(group, x, y, level))
+    except Exception as error:  # whatever the user's function raises
         y_one = jax.eval_shape(lambda y: tree.index(y, 0), y)
         raise ValueError(
             f"{what} fails with x = {tree.describe(x)} and y = {tree.describe(y_one)}: {_first_line(error)}"
@@ -114,7 +118,7 @@ def _check_objective(problem: Problem, group: Group, x: Any, y: Any, level: str)
         raise TypeError(f"{what} must return a real floating-point number; it returns {out.dtype}.")
     if tree.is_traced((x, y, problem)):
         return
-    values = np.asarray(jax.jit(losses)(x, y))
+    values = np.asarray(_losses(group, x, y, level))
     if not np.all(np.isfinite(values)):
         k = int(np.argmin(np.isfinite(values)))
         raise ValueError(
@@ -123,6 +127,13 @@ def _check_objective(problem: Problem, group: Group, x: Any, y: Any, level: str)
         )
     if isinstance(source, Ragged):
         _check_row_mean(group, source, function, x, y, what)
+
+
+@functools.partial(jax.jit, static_argnames="level")
+def _losses(group: Group, x: Any, y: Any, level: str) -> jax.Array:
+    """The losses of a group on all its data, which is an argument: as a constant it would take seconds to compile."""
+    source = group.validation if level == "upper" else group.train
+    return group.losses(getattr(group, level), source, x, y)
 
 
 def _check_row_mean(group: Group, source: Ragged, function: Callable, x: Any, y: Any, what: str) -> None:

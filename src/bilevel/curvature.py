@@ -146,7 +146,7 @@ def upper(
     At x + u each y_i is moved by -A^-1 J' u, as y_i* would move; both ends use one sample.
     """
     samples = problem.draw_upper(key)
-    upper = Upper(ConjugateGradient(iterations=20, tolerance=1e-4))
+    upper = Upper(ConjugateGradient(iterations=10, tolerance=1e-3))
     state = upper.init(problem, x, y, samples)
     size = optax.tree.norm(x)
     dtype = size.dtype
@@ -155,7 +155,7 @@ def upper(
     def shifted(task: TaskView, y: Any, move: Any, sample: UpperSample) -> Any:
         right = response(task.lower, x, y, move, sample.lower)
         follow, _ = jax.scipy.sparse.linalg.cg(
-            lambda v: hessian_product(task.lower, x, y, v, sample.lower), right, tol=1e-4, maxiter=20
+            lambda v: hessian_product(task.lower, x, y, v, sample.lower), right, tol=1e-3, maxiter=10
         )
         return optax.tree.sub(y, follow)
 

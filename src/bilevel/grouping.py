@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -102,6 +102,7 @@ def _as_arrays(data: Any, what: str) -> Any:
         where = f"{what}{jax.tree_util.keystr(path)}"
         try:
             a = jnp.asarray(a)
+            a = jnp.asarray(a, a.dtype)  # never weakly typed: like data compile once
         except TypeError as error:
             raise TypeError(f"{where} got {type(a).__name__}: data are pytrees of arrays.") from error
         return a
@@ -137,6 +138,8 @@ def gather(
     """Stacks like tasks; returns the fields of each group and the names of all tasks."""
     if isinstance(tasks, (Task, TaskStack)):
         tasks = [tasks]
+    if not isinstance(tasks, Iterable):
+        raise TypeError(f"Problem(tasks=...) got {type(tasks).__name__}: it needs a sequence of bl.Task.")
     blocks, names = [], []
     for task in tasks:
         if not isinstance(task, (Task, TaskStack)):
@@ -147,8 +150,8 @@ def gather(
     if not names:
         raise ValueError("Problem(tasks=...) got no tasks: it needs at least one.")
     if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})[:3]
-        raise ValueError(f"Problem(tasks=...) got the task name {twice[0]!r} more than once: names must be unique.")
+        twice, _ = Counter(names).most_common(1)[0]
+        raise ValueError(f"Problem(tasks=...) got the task name {twice!r} more than once: names must be unique.")
 
     alike = defaultdict(list)
     for block in blocks:
@@ -195,7 +198,8 @@ def _key(block: _Block) -> tuple:
 def shape_of(bundle: dict[str, Any]) -> tuple:
     """What of a group is not its functions."""
     sources = [bundle[role] for role in ("train", "validation", "test")]
-    return tuple((type(s), tree.signature(getattr(s, "data", None), skip=2)) for s in sources)
+    y = None if bundle["y"] is None else tree.signature(bundle["y"], skip=1)
+    return y, *((type(s), tree.signature(getattr(s, "data", None), skip=2)) for s in sources)
 
 
 def _bundle(blocks: list[_Block], lower_batch: int | None, upper_batch: int | None) -> dict[str, Any]:
@@ -218,7 +222,7 @@ def _concatenate(trees: list[Any]) -> Any:
 
 def _source(blocks: list[_Block], role: str, seed: int) -> Any:
     data = [b.roles[role] for b in blocks]
-    if data[0] is None:
+    if data[0] is None and role == "test":
         return None
     if isinstance(data[0], Generator):
         stacked = [
@@ -247,6 +251,8 @@ def _check_batch(argument: str, batch: Any, source: Any, names: list[str], ids: 
         if batch is None:
             raise ValueError(f"Problem({argument}=None) means all the data, and a Generator has no end: give a number.")
         rows, shortest = None, 0
+    elif not jax.tree.leaves(source):
+        rows, shortest = None, 0  # a task without data has nothing to draw
     else:
         sizes = np.asarray(source.size) if isinstance(source, Ragged) else np.array([source.rows])
         shortest = int(np.argmin(sizes))

@@ -8,7 +8,7 @@ vmapped; the rest of the library speaks of one task at a time (`TaskView`) throu
 
 from __future__ import annotations
 
-import itertools
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -95,13 +95,13 @@ class Group:
         axes = (self.train.axes, self.validation.axes, 0)
         return jax.vmap(one, in_axes=axes)(self.train, self.validation, self.keys(key))
 
-    def losses(self, source: Source, x: Any, y: Any) -> jax.Array:
-        """f_i(x, y_i) on all the data of a source, for every task."""
-        return jax.vmap(
-            lambda s, y: s.average(lambda b: self.upper(x, y, b)),
-            in_axes=(source.axes, 0),
-            axis_size=self.size,
-        )(source, y)
+    def losses(self, objective: Objective, source: Source, x: Any, y: Any) -> jax.Array:
+        """An objective, f or g, on all the data of a source, for every task."""
+
+        def one(source: Source, y: Any) -> jax.Array:
+            return source.average(lambda batch: objective(x, y, batch))
+
+        return jax.vmap(one, in_axes=(source.axes, 0), axis_size=self.size)(source, y)
 
 
 class Names(Sequence[str]):
@@ -162,7 +162,7 @@ class Problem:
             if not callable(function):
                 raise TypeError(f"Problem({name}=...) got {function!r}: it needs a function of (x, y, batch).")
         bundles, names = grouping.gather(tasks, upper, lower, lower_batch, upper_batch)
-        if constraint is not None and not hasattr(constraint, "project"):
+        if constraint is not None and (isinstance(constraint, type) or not hasattr(constraint, "project")):
             raise TypeError(f"Problem(constraint=...) got {constraint!r}: it needs one of bl.constraints.")
         self.groups = tuple(Group(**bundle) for bundle in bundles)
         self.constraint = Unconstrained() if constraint is None else constraint
@@ -184,16 +184,14 @@ class Problem:
         return len(self.names)
 
     @property
+    def draws(self) -> bool:
+        """Whether steps see batches rather than all the data, so that what they see is noisy."""
+        return any(group.lower_batch is not None or group.upper_batch is not None for group in self.groups)
+
+    @property
     def has_test(self) -> bool:
         """Whether every task brought test data."""
         return all(group.test is not None for group in self.groups)
-
-    def split(self, vector: jax.Array) -> tuple[jax.Array, ...]:
-        """One number per task -> one vector per group."""
-        if self.place is None:
-            ends = np.cumsum([0, *(group.size for group in self.groups)])
-            return tuple(vector[a:b] for a, b in itertools.pairwise(ends))
-        return tuple(vector[group.ids] for group in self.groups)
 
     def join(self, vectors: Sequence[Any]) -> Any:
         """One stacked pytree per group -> one stacked pytree, in the order of the tasks."""
@@ -210,13 +208,13 @@ class Problem:
 
     def validation_losses(self, x: Any, y: tuple) -> jax.Array:
         """f_i(x, y_i) on all validation data, in the order of the tasks."""
-        return self.join([g.losses(g.validation, x, yg) for g, yg in zip(self.groups, y, strict=True)])
+        return self.join([g.losses(g.upper, g.validation, x, yg) for g, yg in zip(self.groups, y, strict=True)])
 
     def test_losses(self, x: Any, y: tuple) -> jax.Array | None:
         """f_i(x, y_i) on all test data; None where a task has none."""
         if not self.has_test:
             return None
-        return self.join([g.losses(g.test, x, yg) for g, yg in zip(self.groups, y, strict=True)])  # type: ignore
+        return self.join([g.losses(g.upper, g.test, x, yg) for g, yg in zip(self.groups, y, strict=True)])  # type: ignore
 
     def by_name(self, y: tuple) -> TaskValues:
         """Stacked values per group -> a mapping from task name to value."""
@@ -246,14 +244,17 @@ class TaskValues(Mapping[str, Any]):
 
     def __init__(self, problem: Problem, stacked: tuple):
         self.names, self.stacked = problem.names, stacked
-        ids = [np.asarray(group.ids) for group in problem.groups]
-        self._place = {int(i): (g, k) for g, group in enumerate(ids) for k, i in enumerate(group)}
-        self._number = {name: i for i, name in enumerate(problem.names)}
+        self._ids = [group.ids for group in problem.groups]
+
+    @functools.cached_property
+    def _place(self) -> dict[str, tuple[int, int]]:
+        ids = [np.asarray(group) for group in self._ids]
+        return {self.names[int(i)]: (g, k) for g, group in enumerate(ids) for k, i in enumerate(group)}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._number:
+        if name not in self._place:
             raise KeyError(f"no task is named {name!r}; the tasks are {self.names!r}")
-        group, k = self._place[self._number[name]]
+        group, k = self._place[name]
         return tree.index(self.stacked[group], k)
 
     def __iter__(self) -> Iterator[str]:

@@ -23,6 +23,7 @@ import optax
 from bilevel import curvature, tree
 from bilevel.problem import Problem
 
+MEMORY = 0.9  # of the running mean that tells a direction from its noise
 CUT = 2.0  # directions longer than so many times their running norm are cut
 
 
@@ -31,6 +32,8 @@ class AutomaticUpper(NamedTuple):
 
     curvature: curvature.UpperCurvature
     norm: jax.Array  # running norm of the direction; 0 before the first
+    mean: Any = None  # running mean of the direction, where batches are drawn
+    square: Any = None  # running mean of its squared norm
 
 
 class AutomaticWeights(NamedTuple):
@@ -74,7 +77,10 @@ def start(
         settled = curvature.settle(large, x, y, keys[1], known, 50)
         vector = tree.unit(optax.tree.random_like(keys[2], x))
         measured = curvature.upper(large, x, settled, half_uniform(weights), keys[3], vector, 10)
-        upper = AutomaticUpper(measured, jnp.zeros((), weights.dtype))
+        zero = jnp.zeros((), weights.dtype)
+        upper = AutomaticUpper(measured, zero)
+        if problem.draws:
+            upper = upper._replace(mean=optax.tree.zeros_like(x), square=zero)
     watched = None
     if with_weights:
         watched = AutomaticWeights(
@@ -88,7 +94,7 @@ def refresh(problem: Problem, x: Any, y: tuple, weights: jax.Array, key: jax.Arr
     large = curvature.measuring(problem)
     if known.upper is not None:
         old = known.upper.curvature
-        new = curvature.upper(large, x, y, half_uniform(weights), key, old.vector, 2)
+        new = curvature.upper(large, x, y, half_uniform(weights), key, old.vector, 1)
         value = jnp.where(new.value > 0, jnp.maximum(new.value, old.value / 2), old.value)
         known = known._replace(upper=known.upper._replace(curvature=new._replace(value=value)))
     if known.weights is not None:
@@ -110,7 +116,14 @@ def lower_rates(known: tuple[curvature.Lower, ...]) -> tuple[jax.Array, ...]:
 def upper_rate(known: AutomaticUpper, step: jax.Array, horizon: jax.Array) -> jax.Array:
     """Decay / (2 L_x)."""
     value = known.curvature.value
-    return decay(step, horizon) / (2 * jnp.where(value > 0, value, 1))
+    rate = decay(step, horizon) / (2 * jnp.where(value > 0, value, 1))
+    return rate if known.mean is None else rate * signal(known)
+
+
+def signal(known: AutomaticUpper) -> jax.Array:
+    """|mean direction|^2 / mean |direction|^2: 1 without noise, towards 0 where noise is all there is."""
+    square = jnp.where(known.square > 0, known.square, 1)
+    return jnp.where(known.square > 0, jnp.minimum(optax.tree.norm(known.mean, squared=True) / square, 1), 1)
 
 
 def cut(direction: Any, norm: jax.Array, known: AutomaticUpper) -> tuple[Any, AutomaticUpper]:
@@ -120,7 +133,12 @@ def cut(direction: Any, norm: jax.Array, known: AutomaticUpper) -> tuple[Any, Au
     scale = jnp.where(norm > 0, kept / jnp.where(norm > 0, norm, 1), 1)
     running = jnp.where(known.norm > 0, 0.9 * known.norm + 0.1 * kept, norm).astype(known.norm.dtype)
     direction = jax.tree.map(lambda d: (scale * d).astype(d.dtype), direction)
-    return direction, known._replace(norm=running)
+    known = known._replace(norm=running)
+    if known.mean is not None:
+        share = jnp.where(known.square > 0, 1 - MEMORY, 1)
+        mean = jax.tree.map(lambda m, d: m + (share * (d - m)).astype(m.dtype), known.mean, direction)
+        known = known._replace(mean=mean, square=known.square + share * (kept**2 - known.square))
+    return direction, known
 
 
 def weights_rate(

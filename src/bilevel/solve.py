@@ -94,6 +94,11 @@ def solve(
     if patience is not None:
         checks.check_count("patience", patience)
 
+    if callback is not None and not callable(callback):
+        raise TypeError(f"solve(callback=...) got {callback!r}: it needs a function of one evaluation.")
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ValueError(f"solve(seed={seed!r}): it needs a whole number, 0 or more.")
+
     key = jax.random.key(seed)
     state = solver.init(problem, x, y, key=jax.random.fold_in(key, 0), steps=steps)
     drive = _Drive(problem, solver, jax.random.fold_in(key, 1), seed, steps, every, patience, callback)
@@ -107,7 +112,7 @@ class _Drive:
     def __init__(self, problem, solver, key, seed, steps, every, patience, callback):
         self.problem, self.solver, self.key, self.seed, self.steps = problem, solver, key, seed, steps
         self.every, self.patience, self.callback = every, patience, callback
-        self.remeasure = max(1, steps // 100)  # not `every`: how often a run is looked at must not change it
+        self.remeasure = _measuring_steps(steps)  # not `every`: how often a run is looked at must not change it
         # Reservoir sampling decided beforehand: step k replaces the random iterate with probability 1 / (k + 1).
         self.picks = np.flatnonzero(np.random.default_rng(seed).random(steps) * np.arange(1, steps + 1) < 1)
         self.refresh_key = jax.random.fold_in(key, 2**31)  # apart from the keys of steps
@@ -126,7 +131,7 @@ class _Drive:
                 if bad is not None:
                     status, message = "diverged", bad
                     break
-                if step % self.remeasure == 0 and step < self.steps:
+                if step in self.remeasure and step < self.steps:
                     state = _refresh(self.solver, self.problem, run.state, jax.random.fold_in(self.refresh_key, step))
                     run = run._replace(state=state)
                 if step % self.every == 0 or step == self.steps:
@@ -149,15 +154,15 @@ class _Drive:
 
     def advance(self, run: Run, step: int) -> tuple[Run, int, str | None]:
         """One compiled call: to the next place where something is due, or for about `CALL_SECONDS`."""
-        due = min(step - step % n + n for n in (self.every, self.remeasure))
-        stop = min(due, self.steps)
+        stop = min(step - step % self.every + self.every, self.steps)
+        stop = min([stop, *(due for due in self.remeasure if due > step)])
         if self.steps_per_second is not None:
             stop = min(stop, step + max(1, int(self.steps_per_second * CALL_SECONDS)))
         picked = self.picks[(self.picks >= step) & (self.picks < stop)]
         pick = int(picked[-1]) if len(picked) else self.steps
         began = time.perf_counter()
         after = jax.block_until_ready(_steps(self.solver, self.problem, run, self.key, stop, pick))
-        if bool(after.finite):
+        if bool(after.finite) and bool(_is_finite(after.state)):
             # The first call compiles, so its time says nothing.
             elapsed = time.perf_counter() - began
             self.steps_per_second = (stop - step) / elapsed if self.steps_per_second is not None else 1 / elapsed
@@ -176,6 +181,11 @@ class _Drive:
                 return again, stop, message
             stop, back = stop - back, 2 * back
         return run, step, message
+
+
+def _measuring_steps(steps: int) -> set[int]:
+    """When curvature is measured again: at 1, 2, 4, 8, ..., as it changes most at first, and every twentieth."""
+    return {2**i for i in range(steps.bit_length())} | set(range(0, steps, max(1, steps // 20)))
 
 
 @jax.jit
@@ -233,11 +243,16 @@ def _explain(problem: Problem, solver: Any, info: Info, step: int) -> str:
     if len(broken):
         i = int(broken[0])
         what = f"the loss of task {problem.names[i]!r} became {losses[i]}"
-        rate = f"lower_lr (its rate was {float(info.lower_rate[i]):.3g})"
+        rate = (
+            f"upper_lr (it was {float(info.upper_rate):.3g}) or lower_lr (its rate was {float(info.lower_rate[i]):.3g})"
+        )
     else:
-        what = "the direction of x became infinite or NaN"
+        broken = "the direction of x" if not np.isfinite(info.direction_norm) else "x, y or the weights"
+        what = f"{broken} became infinite or NaN"
         rate = f"upper_lr (it was {float(info.upper_rate):.3g})"
+    given = solver.upper_lr is not None or solver.lower_lr is not None
+    chosen = ", or None to have the rates chosen" if given else ""
     return (
-        f"{type(solver).__name__} diverged: at step {step} {what}. Try a smaller {rate}, or None to have the rates "
-        "chosen, or a larger batch. The result holds the last finite state."
+        f"{type(solver).__name__} diverged: at step {step} {what}. Try a smaller {rate}{chosen}, "
+        "or a larger batch. The result holds the last finite state."
     )

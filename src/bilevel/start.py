@@ -24,7 +24,8 @@ def arrays(point: Any, name: str) -> Any:
             raise TypeError(f"{where} got {type(value).__name__}: it needs floating-point arrays.") from error
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise TypeError(f"{where} has dtype {array.dtype}: it needs a floating-point dtype.")
-        return array
+        # A Python number would be weakly typed, and the first step would then be compiled apart from the others.
+        return jnp.asarray(array, array.dtype)
 
     if not jax.tree.leaves(point):
         raise ValueError(f"{name} got {point!r}: it needs a pytree with at least one array.")

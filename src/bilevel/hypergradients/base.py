@@ -84,7 +84,7 @@ def upper_gradient(task: TaskView, x: Any, y: Any, sample: UpperSample) -> Any:
 
 def check_rate(name: str, lr: Any) -> None:
     """Raises unless a fixed scale is a positive number."""
-    if lr is not None and not lr > 0:
+    if lr is not None and (isinstance(lr, str) or not 0 < lr < float("inf")):
         raise ValueError(f"{name}={lr!r}: it needs a positive number, or None = chosen and kept up to date.")
 
 

@@ -100,6 +100,15 @@ class BilevelSolver:
     def check(self, problem: Problem) -> None:
         """Raises where an option makes no sense."""
         name = type(self).__name__
+        for field, method, needed in (
+            ("weighting", "update", "a weighting object, such as bl.weightings.SimplexAscent()"),
+            ("hypergradient", "surrogate", "an estimator object, such as bl.hypergradients.Tracked()"),
+            ("upper_rule", "__call__", "a function from a rate to a transformation, such as optax.sgd"),
+            ("lower_rule", "__call__", "a function from a rate to a transformation, such as optax.sgd"),
+        ):
+            value = getattr(self, field)
+            if isinstance(value, type) or not hasattr(value, method):
+                raise TypeError(f"{name}({field}=...) got {value!r}: it needs {needed}.")
         for field in ("upper_lr", "lower_lr"):
             checks.check_rate(f"{name}({field})", getattr(self, field))
             rule = field.replace("lr", "rule")
@@ -194,8 +203,8 @@ class BilevelSolver:
         rate = rate_at(self.upper_lr, state.step)
         if rate is None:
             assert automatic.upper is not None
-            rate = rates.upper_rate(automatic.upper, state.step, automatic.horizon)
             direction, upper = rates.cut(direction, norm, automatic.upper)
+            rate = rates.upper_rate(upper, state.step, automatic.horizon)
             automatic = automatic._replace(upper=upper)
         updates, optimiser = self.upper_rule(rate).update(direction, state.upper, state.x)
         x = problem.constraint.project(optax.apply_updates(state.x, updates))

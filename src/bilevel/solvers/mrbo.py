@@ -108,7 +108,7 @@ class MRBO(BilevelSolver):
             raise ValueError(f"MRBO(lower_steps={self.lower_steps}): its recursion takes one lower step, give 1.")
         if self.hypergradient.needs_replay:
             raise ValueError("MRBO(hypergradient=Unrolled()): MRBO takes no lower steps before it moves x.")
-        if not callable(self.momentum) and not (self.momentum is not None and 0 < self.momentum <= 1):
+        if not callable(self.momentum) and (not isinstance(self.momentum, (int, float)) or not 0 < self.momentum <= 1):
             raise ValueError(f"MRBO(momentum={self.momentum!r}): it needs a number above 0, up to 1, or a schedule.")
 
     def _points(self, state: State, automatic: Any) -> tuple[tuple, UpperPoint]:

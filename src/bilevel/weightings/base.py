@@ -45,6 +45,6 @@ def uniform(n: int, dtype: Any) -> jax.Array:
 
 def check_fraction(name: str, value: Any, *, one: bool) -> None:
     """Raises unless 0 <= value < 1 (or, with `one`, 0 < value <= 1)."""
-    good = 0 < value <= 1 if one else 0 <= value < 1
+    good = not isinstance(value, str) and (0 < value <= 1 if one else 0 <= value < 1)
     if not good:
         raise ValueError(f"{name}={value!r}: it needs a number {'above 0, up to 1' if one else 'from 0 to below 1'}.")

@@ -1,0 +1,64 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bilevel as bl
+from bilevel import start
+
+jax.config.update("jax_enable_x64", True)  # solutions are compared to 1e-6 and identities to rounding
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@jax.jit
+def _run(solver, problem, x, y, key, steps):
+    def step(k, state):
+        return solver.step(problem, state, jax.random.fold_in(key, k))[0]
+
+    return jax.lax.fori_loop(0, steps, step, solver.start(problem, x, y, key, steps))
+
+
+@pytest.fixture(scope="session")
+def run():
+    """`run(solver, known, steps)` is the state then; like solvers on like problems compile once."""
+
+    def go(solver, known, steps):
+        solver.check(known.problem)
+        key = jax.random.key(0)
+        return _run(solver, known.problem, known.x, start.lower_points(known.problem, None, key), key, steps)
+
+    return go
+
+
+def _padded(task, size):
+    """The same task with `size` entries in y: A is padded with the identity, everything else with zeros."""
+
+    def widen(a, *axes):
+        return jnp.pad(a, [(0, more if k in axes else 0) for k in range(a.ndim)])
+
+    more = size - task.y.shape[0]
+    beyond = jnp.diag(jnp.array([0.0] * (size - more) + [1.0] * more))
+    A, B, q = (task.train[name] for name in "ABq")
+    C, w = (task.validation[name] for name in "Cw")
+    return bl.Task(
+        train={"A": widen(A, 1, 2) + beyond[None], "B": widen(B, 1), "q": widen(q, 1)},
+        validation={**task.validation, "C": widen(C, 2), "w": widen(w, 1)},
+        y=widen(task.y, 0),
+    )
+
+
+@pytest.fixture(scope="session")
+def padded_ball():
+    """`padded_ball(tasks, sizes)`: the ball around the points so numbered, their y padded to these sizes.
+
+    By default it is `enclosing_ball` with all tasks in one group, which compiles faster than four.
+    """
+    ball = bl.problems.enclosing_ball()
+    own = [start.task_of(ball.problem, group, 0) for group in ball.problem.groups]
+
+    def make(tasks=(0, 1, 2, 3), sizes=(5, 5, 5, 5)):
+        padded = [_padded(own[i], size) for i, size in zip(tasks, sizes, strict=True)]
+        problem = bl.Problem(own[0].upper, own[0].lower, padded)
+        return ball._replace(problem=problem, weights=ball.weights[np.array(tasks)])
+
+    return make
