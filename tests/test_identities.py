@@ -5,11 +5,12 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import bilevel as bl
 from bilevel import start
-from bilevel.hypergradients import ConjugateGradient, Exact, Neumann, RandomNeumann, Tracked
+from bilevel.hypergradients import ConjugateGradient, Direct, Exact, Neumann, RandomNeumann, Tracked
 from bilevel.hypergradients.neumann import Series, sum_series
 from bilevel.oracles import Upper
 from bilevel.problem import UpperSample
@@ -71,7 +72,7 @@ def each_term(A, lr, terms=TERMS):
     return solutions(A, term, jnp.arange(terms))
 
 
-def draws(A, lr, estimator, keys):
+def draws(A, estimator, keys):
     """What an estimator gives for each of the keys."""
 
     def draw(task, key):
@@ -92,12 +93,12 @@ def test_the_mean_over_the_random_terms_is_the_series():
     lr, mean = 0.4, each_term(FULL, 0.4).mean(axis=0)
     tail = np.linalg.matrix_power(np.eye(3) - lr * FULL, TERMS)
     assert_close(mean, np.linalg.solve(FULL, (np.eye(3) - tail) @ Y), atol=1e-14)
-    assert_close(mean, draws(FULL, lr, Neumann(TERMS, lr), KEY[None])[0], atol=1e-14)
+    assert_close(mean, draws(FULL, Neumann(TERMS, lr), KEY[None])[0], atol=1e-14)
 
 
 def test_random_draws_are_exactly_the_terms_from_zero_to_the_last_but_one():
     values = each_term(FULL, 0.4)
-    drawn = draws(FULL, 0.4, RandomNeumann(TERMS, 0.4), jax.random.split(KEY, 200))
+    drawn = draws(FULL, RandomNeumann(TERMS, 0.4), jax.random.split(KEY, 200))
     distance = np.abs(drawn[:, None] - values[None]).max(axis=2)
     assert distance.min(axis=1).max() < 1e-13
     assert set(distance.argmin(axis=1)) == set(range(TERMS))
@@ -108,7 +109,7 @@ def test_random_draws_are_exactly_the_terms_from_zero_to_the_last_but_one():
 @pytest.mark.parametrize("terms", [1, 3, 8])
 def test_the_series_of_a_multiple_of_the_identity_is_geometric(terms):
     a, lr = 2.5, 0.1
-    v = draws(a * np.eye(3), lr, Neumann(terms, lr), KEY[None])[0]
+    v = draws(a * np.eye(3), Neumann(terms, lr), KEY[None])[0]
     assert_close(v, (1 - (1 - lr * a) ** terms) / a * Y, atol=1e-14)
 
 
@@ -260,6 +261,20 @@ def test_a_step_moves_y_first_then_x_and_the_weights_at_the_new_y_and_the_old_x(
     assert_close(state.x, x, atol=1e-13)
     assert_close(state.y[0], y, atol=1e-13)
     assert_close(state.weights, weights, atol=1e-13)
+
+
+def test_the_lower_steps_are_those_of_the_optax_rule_which_keeps_its_moments(run):
+    known, c = bl.problems.shrinkage(), jnp.array([1.0, 2.0])
+    # f does not depend on x, so that Direct leaves x where it is.
+    solver = bl.MORBiT(0.1, 0.1, Direct(), SimplexAscent(0.1), lower_rule=optax.adam, lower_steps=3)
+    state = run(solver, known, 2)
+    assert state.x == known.x
+    adam, y = optax.adam(0.1), jnp.zeros(2)
+    moments = adam.init(y)
+    for _ in range(6):
+        updates, moments = adam.update((y - c) + jnp.exp(known.x) * y, moments)
+        y = y + updates
+    assert_close(state.y[0], y, atol=1e-13)
 
 
 def test_permuting_tasks_permutes_their_weights_and_leaves_x(run, padded_ball):

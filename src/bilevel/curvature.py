@@ -33,8 +33,9 @@ class Lower(NamedTuple):
 class Condition(NamedTuple):
     """The largest ratio of curvatures of each lower problem of a group."""
 
-    value: jax.Array
-    high: Any
+    value: jax.Array  # L_i / mu_i
+    largest: jax.Array  # L_i
+    high: Any  # the directions they lie in
     low: Any
 
 
@@ -85,48 +86,52 @@ def follow_lower(problem: Problem, x: Any, y: tuple, samples: tuple, known: tupl
     return tuple(g.each(one, yg, s, k) for g, yg, s, k in rows)
 
 
-def condition(
-    problem: Problem,
-    x: Any,
-    y: tuple,
-    key: jax.Array,
-    known: tuple[Condition, ...] | None = None,
-    iterations: int = 5,
-) -> tuple[Condition, ...]:
-    """Measures L_i / mu_i, from scratch or further on from what is known."""
+def unmeasured(problem: Problem, y: tuple, key: jax.Array) -> tuple[Condition, ...]:
+    """Random directions to start from."""
 
-    def one(task: TaskView, y: Any, key: jax.Array, known: Condition | None) -> Condition:
+    def one(task: TaskView, y: Any, key: jax.Array) -> Condition:
+        high, low = (tree.unit(optax.tree.random_like(k, y)) for k in jax.random.split(key))
+        one = jnp.ones((), optax.tree.norm(y).dtype)
+        return Condition(one, one, high, low)
+
+    return tuple(g.each(one, yg, g.keys(key)) for g, yg in zip(problem.groups, y, strict=True))
+
+
+def condition(
+    problem: Problem, x: Any, y: tuple, key: jax.Array, known: tuple[Condition, ...], iterations: Any
+) -> tuple[Condition, ...]:
+    """Measures L_i / mu_i further on from what is known."""
+
+    def one(task: TaskView, y: Any, key: jax.Array, known: Condition) -> Condition:
         sample = task.draw(key)
-        if known is None:
-            high, low = (optax.tree.random_like(k, y) for k in jax.random.split(key))
-        else:
-            high, low = known.high, known.low
+        dtype = known.value.dtype
 
         def higher(_: Any, carry: tuple) -> tuple:
             return stretch(task.lower, x, y, carry[1], sample)
 
-        zero = jnp.zeros((), optax.tree.norm(y).dtype)
-        largest, high = jax.lax.fori_loop(0, iterations, higher, (zero, tree.unit(high)))
+        largest, high = jax.lax.fori_loop(0, iterations, higher, (known.largest, known.high))
 
-        def lowest(_: Any, vector: Any) -> Any:
-            image = hessian_product(task.lower, x, y, vector, sample)
-            return tree.unit(jax.tree.map(lambda v, a: 1.1 * largest * v - a, vector, image))
+        def lowest(_: Any, carry: tuple) -> tuple:
+            image = hessian_product(task.lower, x, y, carry[1], sample)
+            smallest = optax.tree.vdot(carry[1], image).astype(dtype)
+            return smallest, tree.unit(
+                jax.tree.map(lambda v, a: (1.1 * largest * v - a).astype(v.dtype), carry[1], image)
+            )
 
-        low = jax.lax.fori_loop(0, iterations, lowest, tree.unit(low))
-        smallest = optax.tree.vdot(low, hessian_product(task.lower, x, y, low, sample))
+        smallest, low = jax.lax.fori_loop(0, iterations, lowest, (largest, known.low))
         ratio = largest / jnp.clip(smallest, 1e-6 * largest, largest)
-        return Condition(jnp.where(largest > 0, ratio, 1.0).astype(zero.dtype), high, low)
+        return Condition(jnp.where(largest > 0, ratio, 1).astype(dtype), largest.astype(dtype), high, low)
 
-    rows = zip(problem.groups, y, known or [None] * len(y), strict=True)
+    rows = zip(problem.groups, y, known, strict=True)
     return tuple(g.each(one, yg, g.keys(key), k) for g, yg, k in rows)
 
 
-def settle(problem: Problem, x: Any, y: tuple, key: jax.Array, curvatures: tuple[Lower, ...], steps: int) -> tuple:
-    """Y after so many lower steps of size 1/L_i on one sample: where y will be once it has followed x."""
+def settle(problem: Problem, x: Any, y: tuple, key: jax.Array, known: tuple[Condition, ...], steps: Any) -> tuple:
+    """y after so many lower steps of size 1/L_i on one sample: where y will be once it has followed x."""
 
-    def one(task: TaskView, y: Any, key: jax.Array, known: Lower) -> Any:
+    def one(task: TaskView, y: Any, key: jax.Array, largest: jax.Array) -> Any:
         sample = task.draw(key)
-        rate = 1 / jnp.where(known.value > 0, known.value, 1)
+        rate = 1 / jnp.where(largest > 0, largest, 1)
 
         def down(_: Any, y: Any) -> Any:
             gradient = jax.grad(task.lower, argnums=1)(x, y, sample)
@@ -134,8 +139,8 @@ def settle(problem: Problem, x: Any, y: tuple, key: jax.Array, curvatures: tuple
 
         return jax.lax.fori_loop(0, steps, down, y)
 
-    rows = zip(problem.groups, y, curvatures, strict=True)
-    return tuple(g.each(one, yg, g.keys(key), k) for g, yg, k in rows)
+    rows = zip(problem.groups, y, known, strict=True)
+    return tuple(g.each(one, yg, g.keys(key), k.largest) for g, yg, k in rows)
 
 
 def upper(

@@ -4,8 +4,9 @@ With K the number of steps, decay(k) = (1 + 50 k / K)^(-1/2), L_i the measured c
 weighted upper objective and kappa the largest condition of a lower problem:
 
     lower     1 / L_i, one rate per task; L_i follows every step
-    upper     decay / (2 L_x); L_x is measured again every K/100 steps and never falls below half its last value;
-              directions longer than twice their running norm are cut there
+    upper     decay / (2 L_x); L_x is measured again along the run and never falls below half its last value;
+              directions longer than twice their running norm are cut there; where batches are drawn, the rate is
+              multiplied by the share of the direction that is not noise
     weights   0.3 decay / (worst loss (1 + kappa / 3))
 
 Why a decay: at constant rates the pair (x, weights) circles a saddle point. Why the condition: the losses that drive
@@ -36,20 +37,14 @@ class AutomaticUpper(NamedTuple):
     square: Any = None  # running mean of its squared norm
 
 
-class AutomaticWeights(NamedTuple):
-    """What the weights' rate is made of."""
-
-    condition: tuple[curvature.Condition, ...]
-    worst: jax.Array  # running size of the worst loss; 0 before the first
-
-
 class Automatic(NamedTuple):
     """The state of automatic rates; None where the user gave one."""
 
     horizon: jax.Array  # K
     lower: tuple[curvature.Lower, ...] | None
     upper: AutomaticUpper | None
-    weights: AutomaticWeights | None
+    condition: tuple[curvature.Condition, ...] | None
+    worst: jax.Array | None  # running size of the worst loss, for the weights; 0 before the first
 
 
 def decay(step: jax.Array, horizon: jax.Array) -> jax.Array:
@@ -58,48 +53,43 @@ def decay(step: jax.Array, horizon: jax.Array) -> jax.Array:
 
 
 def start(
-    problem: Problem,
-    x: Any,
-    y: tuple,
-    weights: jax.Array,
-    key: jax.Array,
-    steps: Any,
-    which: tuple[bool, bool, bool],
+    problem: Problem, x: Any, y: tuple, weights: jax.Array, key: jax.Array, steps: Any, which: tuple[bool, bool, bool]
 ) -> Automatic:
-    """Measures what the rates named by `which` (lower, upper, weights) need."""
+    """What the rates named by `which` (lower, upper, weights) need; `refresh` then measures."""
     with_lower, with_upper, with_weights = which
-    keys = jax.random.split(key, 4)
-    large = curvature.measuring(problem)
-    known = curvature.lower(problem, x, y, keys[0]) if with_lower or with_upper else None
+    keys = jax.random.split(key, 3)
+    zero = jnp.zeros((), weights.dtype)
     upper = None
     if with_upper:
-        assert known is not None
-        settled = curvature.settle(large, x, y, keys[1], known, 50)
-        vector = tree.unit(optax.tree.random_like(keys[2], x))
-        measured = curvature.upper(large, x, settled, half_uniform(weights), keys[3], vector, 10)
-        zero = jnp.zeros((), weights.dtype)
-        upper = AutomaticUpper(measured, zero)
+        vector = tree.unit(optax.tree.random_like(keys[0], x))
+        upper = AutomaticUpper(curvature.UpperCurvature(jnp.zeros((), optax.tree.norm(x).dtype), vector), zero)
         if problem.draws:
             upper = upper._replace(mean=optax.tree.zeros_like(x), square=zero)
-    watched = None
-    if with_weights:
-        watched = AutomaticWeights(
-            curvature.condition(large, x, y, keys[3], iterations=30), jnp.zeros((), weights.dtype)
-        )
-    return Automatic(jnp.asarray(steps, weights.dtype), known if with_lower else None, upper, watched)
+    return Automatic(
+        horizon=jnp.asarray(steps, weights.dtype),
+        lower=curvature.lower(problem, x, y, keys[1]) if with_lower else None,
+        upper=upper,
+        condition=curvature.unmeasured(problem, y, keys[2]) if with_upper or with_weights else None,
+        worst=zero if with_weights else None,
+    )
 
 
-def refresh(problem: Problem, x: Any, y: tuple, weights: jax.Array, key: jax.Array, known: Automatic) -> Automatic:
-    """Measures again what changes as x moves."""
+def refresh(
+    problem: Problem, x: Any, y: tuple, weights: jax.Array, key: jax.Array, known: Automatic, iterations: Any
+) -> Automatic:
+    """Measures again what changes as x moves; the more iterations, the less is taken from the last time."""
+    if known.condition is None:
+        return known
     large = curvature.measuring(problem)
+    keys = jax.random.split(key, 3)
+    condition = curvature.condition(large, x, y, keys[0], known.condition, 5 * iterations)
+    known = known._replace(condition=condition)
     if known.upper is not None:
         old = known.upper.curvature
-        new = curvature.upper(large, x, y, half_uniform(weights), key, old.vector, 1)
+        settled = curvature.settle(large, x, y, keys[1], condition, 5 * iterations)
+        new = curvature.upper(large, x, settled, half_uniform(weights), keys[2], old.vector, iterations)
         value = jnp.where(new.value > 0, jnp.maximum(new.value, old.value / 2), old.value)
         known = known._replace(upper=known.upper._replace(curvature=new._replace(value=value)))
-    if known.weights is not None:
-        again = curvature.condition(large, x, y, key, known.weights.condition)
-        known = known._replace(weights=known.weights._replace(condition=again))
     return known
 
 
@@ -114,7 +104,7 @@ def lower_rates(known: tuple[curvature.Lower, ...]) -> tuple[jax.Array, ...]:
 
 
 def upper_rate(known: AutomaticUpper, step: jax.Array, horizon: jax.Array) -> jax.Array:
-    """Decay / (2 L_x)."""
+    """decay / (2 L_x)."""
     value = known.curvature.value
     rate = decay(step, horizon) / (2 * jnp.where(value > 0, value, 1))
     return rate if known.mean is None else rate * signal(known)
@@ -141,12 +131,12 @@ def cut(direction: Any, norm: jax.Array, known: AutomaticUpper) -> tuple[Any, Au
     return direction, known
 
 
-def weights_rate(
-    known: AutomaticWeights, losses: jax.Array, step: jax.Array, horizon: jax.Array
-) -> tuple[jax.Array, AutomaticWeights]:
+def weights_rate(known: Automatic, losses: jax.Array, step: jax.Array) -> tuple[jax.Array, Automatic]:
     """0.3 decay / (worst (1 + kappa/3)), and the running worst loss."""
+    assert known.condition is not None
+    assert known.worst is not None
     worst = jnp.max(jnp.abs(losses))
     worst = jnp.where(known.worst > 0, 0.9 * known.worst + 0.1 * worst, worst).astype(known.worst.dtype)
     kappa = jnp.max(jnp.concatenate([group.value for group in known.condition]))
-    rate = 0.3 * decay(step, horizon) / (jnp.where(worst > 0, worst, 1) * (1 + kappa / 3))
+    rate = 0.3 * decay(step, known.horizon) / (jnp.where(worst > 0, worst, 1) * (1 + kappa / 3))
     return rate, known._replace(worst=worst)

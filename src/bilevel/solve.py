@@ -21,7 +21,7 @@ from bilevel.problem import Problem
 from bilevel.progress import Bar, bar
 from bilevel.recorder import Recorder
 from bilevel.result import Result
-from bilevel.solvers.base import BilevelSolver, Info
+from bilevel.solvers.base import BilevelSolver, Info, measure
 
 AVERAGE_POWER = 3  # weights ~ k^3: nearly half of the run counts, its end the most
 CALL_SECONDS = 0.5  # about how long one compiled call may take, so that the bar moves and Ctrl-C is heard
@@ -132,8 +132,8 @@ class _Drive:
                     status, message = "diverged", bad
                     break
                 if step in self.remeasure and step < self.steps:
-                    state = _refresh(self.solver, self.problem, run.state, jax.random.fold_in(self.refresh_key, step))
-                    run = run._replace(state=state)
+                    key = jax.random.fold_in(self.refresh_key, step)
+                    run = run._replace(state=measure(self.solver, self.problem, run.state, key, 1))
                 if step % self.every == 0 or step == self.steps:
                     stop = record.add(step, run, callback=self.callback)
                     run = run._replace(squares=jnp.zeros_like(run.squares))
@@ -227,11 +227,6 @@ def _steps(solver: Any, problem: Problem, run: Run, key: jax.Array, stop: Any, p
         return run._replace(random=kept), None
 
     return jax.lax.scan(stretch, run, (jnp.arange(3), ends))[0]
-
-
-@jax.jit
-def _refresh(solver: Any, problem: Problem, state: Any, key: jax.Array) -> Any:
-    return solver.refresh(problem, state, key)
 
 
 _is_finite = jax.jit(lambda state: tree.all_finite((state.x, state.y, state.weights)))

@@ -36,7 +36,7 @@ def signature(tree: Any, skip: int = 0) -> tuple:
 def describe(tree: Any) -> str:
     """Shapes and dtypes in one line, for error messages.
 
-    >>> describe({"w": jnp.zeros((3, 2)), "b": jnp.zeros(2)})
+    >>> describe({"w": jnp.zeros((3, 2), "float32"), "b": jnp.zeros(2, "float32")})
     "{'b': float32[2], 'w': float32[3,2]}"
     """
 

@@ -88,7 +88,8 @@ class Simplex:
 
     def project(self, x: Any) -> Any:
         """The Euclidean projection, by sorting."""
-        return optax.projections.projection_simplex(x, jnp.asarray(self.total, optax.tree.dtype(x)))
+        projected = optax.projections.projection_simplex(x, jnp.asarray(self.total, optax.tree.dtype(x)))
+        return optax.tree.cast_like(projected, x)
 
 
 def _like(x: Any, bound: Any) -> Any:

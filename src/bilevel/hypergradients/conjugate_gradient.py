@@ -32,7 +32,7 @@ class ConjugateGradient(Implicit):
     tolerance: float = leaf(default=1e-10)
 
     def check(self) -> None:
-        """Iterations >= 1."""
+        """iterations >= 1."""
         check_count("ConjugateGradient(iterations)", self.iterations)
 
     def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> Solved:

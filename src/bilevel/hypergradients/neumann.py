@@ -40,7 +40,7 @@ class Neumann(Implicit):
     lr: float | None = leaf(default=None)
 
     def check(self) -> None:
-        """Terms >= 1 and lr > 0."""
+        """terms >= 1 and lr > 0."""
         check_count("Neumann(terms)", self.terms)
         check_rate("Neumann(lr)", self.lr)
 
@@ -54,7 +54,7 @@ class Neumann(Implicit):
 
 
 def start_series(task: TaskView, x: Any, y: Any, sample: UpperSample) -> Series:
-    """V = 0 and a measured curvature."""
+    """v = 0 and a measured curvature."""
     curvature, _ = largest_curvature(task.lower, x, y, sample.lower, sample.key)
     return Series(jax.tree.map(jnp.zeros_like, y), curvature)
 

@@ -32,7 +32,7 @@ class RandomNeumann(Implicit):
     lr: float | None = leaf(default=None)
 
     def check(self) -> None:
-        """Terms >= 1 and lr > 0."""
+        """terms >= 1 and lr > 0."""
         check_count("RandomNeumann(terms)", self.terms)
         check_rate("RandomNeumann(lr)", self.lr)
 

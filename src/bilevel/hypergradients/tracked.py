@@ -36,7 +36,7 @@ class Tracked(Implicit):
         return self.lr is None
 
     def check(self) -> None:
-        """Lr > 0."""
+        """lr > 0."""
         check_rate("Tracked(lr)", self.lr)
 
     def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> Solved:

@@ -80,7 +80,7 @@ def ball_upper(x, y, batch):
 
 def ball_lower(x, y, batch):
     """(y - B x)' A (y - B x) / 2, plus a linear term of mean zero."""
-    gap = y - jnp.einsum("rij,j->ri", batch["B"], x)
+    gap = y[None] - jnp.einsum("rij,j->ri", batch["B"], x)
     return jnp.mean(jnp.einsum("ri,rij,rj->r", gap, batch["A"], gap) / 2 + jnp.sum(batch["q"] * gap, axis=1))
 
 
@@ -151,7 +151,7 @@ def noisy_ball(
 
 
 def shrinkage(x: float = 0.0) -> Known:
-    """G = (y - c)^2 / 2 + e^x y^2 / 2 and f = (y - t)^2 / 2 for (c, t) = (1, 1), (2, 0).
+    """g = (y - c)^2 / 2 + e^x y^2 / 2 and f = (y - t)^2 / 2 for (c, t) = (1, 1), (2, 0).
 
     With s = 1 / (1 + e^x), y* = c s, and the tasks tie at s = 1/3: x* = ln 2, weights (2/3, 1/3).
     """

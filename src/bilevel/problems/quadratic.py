@@ -11,13 +11,13 @@ from bilevel.problem import Problem
 
 def upper(x, y, batch):
     """(y - t)' C (y - t) / 2."""
-    gap = y - batch["t"]
+    gap = y[None] - batch["t"]
     return jnp.mean(jnp.einsum("ri,rij,rj->r", gap, batch["C"], gap)) / 2
 
 
 def lower(x, y, batch):
     """(y - B x)' A (y - B x) / 2."""
-    gap = y - jnp.einsum("rij,j->ri", batch["B"], x)
+    gap = y[None] - jnp.einsum("rij,j->ri", batch["B"], x)
     return jnp.mean(jnp.einsum("ri,rij,rj->r", gap, batch["A"], gap)) / 2
 
 
@@ -36,7 +36,7 @@ def random_quadratics(
     x_scale: float = 1.0,
     loss_scale: float = 1.0,
 ) -> Problem:
-    """N tasks with y_i* = B_i x and l_i(x) = loss_scale (B_i x - t_i)' C_i (B_i x - t_i) / 2.
+    """n tasks with y_i* = B_i x and l_i(x) = loss_scale (B_i x - t_i)' C_i (B_i x - t_i) / 2.
 
     Args:
         seed: of everything random.

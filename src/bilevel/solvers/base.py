@@ -21,6 +21,8 @@ from bilevel.problem import Problem
 from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
 
+FIRST_MEASUREMENT = 10  # power iterations before the first step
+
 
 class State(NamedTuple):
     """Where a run is. `y` and what belongs to it is stacked over tasks, one entry per group."""
@@ -95,7 +97,8 @@ class BilevelSolver:
         self.check(problem)
         checks.check_count("steps", steps)
         checks.check_start(problem, x, y)
-        return _start(self, problem, x, y, key, jnp.asarray(steps, jnp.int32))
+        state = _start(self, problem, x, y, key, jnp.asarray(steps, jnp.int32))
+        return measure(self, problem, state, jax.random.fold_in(key, 2), FIRST_MEASUREMENT)
 
     def check(self, problem: Problem) -> None:
         """Raises where an option makes no sense."""
@@ -147,9 +150,9 @@ class BilevelSolver:
         """For solvers that carry more than this; the others carry nothing."""
         return state
 
-    def refresh(self, problem: Problem, state: State, key: jax.Array) -> State:
-        """Between chunks of steps: measures again what automatic rates need."""
-        automatic = rates.refresh(problem, state.x, state.y, state.weights, key, state.automatic)
+    def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Any = 1) -> State:
+        """Between chunks of steps: measures again what automatic rates need, by so many power iterations."""
+        automatic = rates.refresh(problem, state.x, state.y, state.weights, key, state.automatic, iterations)
         return state._replace(automatic=automatic)
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
@@ -198,7 +201,7 @@ class BilevelSolver:
     def move(
         self, problem: Problem, state: State, direction: Any, automatic: rates.Automatic
     ) -> tuple[Any, Any, rates.Automatic, jax.Array, jax.Array]:
-        """X <- projection of (x - alpha direction): x, its optimiser, the rates' state, alpha and |direction|."""
+        """x <- projection of (x - alpha direction): x, its optimiser, the rates' state, alpha and |direction|."""
         norm = optax.tree.norm(direction).astype(state.weights.dtype)
         rate = rate_at(self.upper_lr, state.step)
         if rate is None:
@@ -215,9 +218,8 @@ class BilevelSolver:
     ) -> tuple[jax.Array, Any, rates.Automatic, jax.Array]:
         """Weights <- weights moved by the losses: weights, their state, the rates' state and gamma."""
         rate = rate_at(self.weighting.lr, state.step)
-        if rate is None and automatic.weights is not None:
-            rate, watched = rates.weights_rate(automatic.weights, losses, state.step, automatic.horizon)
-            automatic = automatic._replace(weights=watched)
+        if rate is None and automatic.worst is not None:
+            rate, automatic = rates.weights_rate(automatic, losses, state.step)
         rate = jnp.asarray(0.0 if rate is None else rate, state.weights.dtype)
         weights, weighting = self.weighting.update(state.weights, losses, state.weighting, rate)
         return weights, weighting, automatic, rate
@@ -247,6 +249,12 @@ class BilevelSolver:
 @jax.jit
 def _start(solver: BilevelSolver, problem: Problem, x: Any, y: tuple, key: jax.Array, steps: jax.Array) -> State:
     return solver.start(problem, x, y, key, steps)
+
+
+@jax.jit
+def measure(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array, iterations: Any) -> State:
+    """`solver.refresh`, compiled; the number of iterations is data, so that first and later measurements are one."""
+    return solver.refresh(problem, state, key, iterations)
 
 
 def _check_replay(rule: Rule) -> None:

@@ -58,11 +58,11 @@ def project_capped(values: jax.Array, cap: Any) -> jax.Array:
         return jnp.where(above, middle, low), jnp.where(above, high, middle)
 
     low, high = jax.lax.fori_loop(0, 60, halve, (low, high))
-    # Bisection has found who is strictly between the ends; their common shift then follows exactly.
+    # Bisection has found who is strictly between the ends; what their common shift still lacks then follows exactly.
     shifted = values - (low + high) / 2
     between, capped = (shifted > 0) & (shifted < cap), shifted >= cap
     free = jnp.sum(between, dtype=values.dtype)
     rest = 1 - cap * jnp.sum(capped, dtype=values.dtype)
-    shift = (jnp.sum(jnp.where(between, values, 0)) - rest) / jnp.maximum(free, 1)
-    exact = jnp.where(capped, cap, jnp.where(between, jnp.clip(values - shift, 0, cap), 0))
+    shift = (jnp.sum(jnp.where(between, shifted, 0)) - rest) / jnp.maximum(free, 1)
+    exact = jnp.where(capped, cap, jnp.where(between, jnp.clip(shifted - shift, 0, cap), 0))
     return jnp.where(free > 0, exact, jnp.clip(shifted, 0, cap))
