@@ -1,6 +1,5 @@
 """Runs that end before their time: by divergence, which is said and leaves a finite state, or by Ctrl-C."""
 
-import importlib
 import re
 
 import jax
@@ -9,8 +8,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-
-driver = importlib.import_module("bilevel.solve")  # `bilevel.solve` itself is the function
+from bilevel import loop
 
 STEPS = 2000
 
@@ -171,7 +169,7 @@ def test_ctrl_c_in_a_callback_returns_what_there_is():
 
 
 def test_ctrl_c_in_a_compiled_call_returns_the_state_before_it(monkeypatch):
-    compiled, calls = driver._steps, []
+    compiled, calls = loop.steps, []
 
     def interrupted(*arguments):
         calls.append(int(arguments[2].state.step))
@@ -179,7 +177,7 @@ def test_ctrl_c_in_a_compiled_call_returns_the_state_before_it(monkeypatch):
             raise KeyboardInterrupt
         return compiled(*arguments)
 
-    monkeypatch.setattr(driver, "_steps", interrupted)
+    monkeypatch.setattr(loop, "steps", interrupted)
     result = run(CALM)
     monkeypatch.undo()
     assert (result.status, result.steps) == ("interrupted", calls[-1])
@@ -192,7 +190,7 @@ def test_ctrl_c_before_the_first_step_returns_the_start(monkeypatch):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(driver, "_steps", interrupted)
+    monkeypatch.setattr(loop, "steps", interrupted)
     result = run(CALM)
     assert (result.status, result.steps) == ("interrupted", 0)
     assert float(result.x) == 0.5

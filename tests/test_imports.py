@@ -69,7 +69,7 @@ def test_folders_of_parts_do_not_know_each_other(folder):
         assert not KNOWS[name] & (set(PARTS) - {folder}), name
 
 
-ABOVE_SOLVERS = {"solve", "result", "recorder", "progress"}
+ABOVE_SOLVERS = {"solve", "drive", "loop", "result", "results", "recorder", "progress"}
 
 
 @pytest.mark.parametrize("folder", PARTS)
@@ -100,9 +100,9 @@ def test_nobody_imports_in_a_circle():
             del layers[name]
 
 
-# The driver compiles the loop and the recorder the evaluation; so do, because operation by operation they take
-# seconds, the first state of a solver and the checks of a start.
-COMPILE = {"solve", "recorder", "solvers.base", "checks"}
+# The loop of steps and the recorder's evaluation are compiled; so are, because operation by operation they take
+# seconds, the first state of a solver, the checks of a start and the diagnostics.
+COMPILE = {"loop", "recorder", "solvers", "checks", "diagnostics"}
 
 
 def test_only_the_driver_and_what_runs_before_it_compile():
@@ -111,4 +111,4 @@ def test_only_the_driver_and_what_runs_before_it_compile():
         attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
         return attributes | {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
 
-    assert {name for name, path in FILES.items() if names(path) & {"jit", "pmap"}} <= COMPILE
+    assert {layer(name) for name, path in FILES.items() if names(path) & {"jit", "pmap"}} <= COMPILE

@@ -1,7 +1,6 @@
 """The driver: what is compiled, what is random, what is recorded, and what comes back."""
 
 import functools
-import importlib
 import itertools
 
 import jax
@@ -11,10 +10,9 @@ import optax
 import pytest
 
 import bilevel as bl
+from bilevel import drive, loop
 from bilevel.hypergradients import Tracked
 from bilevel.weightings import SimplexAscent
-
-driver = importlib.import_module("bilevel.solve")  # `bilevel.solve` itself is the function
 
 
 def upper(x, y, batch):
@@ -71,8 +69,8 @@ def same(*results):
 @pytest.fixture
 def compilations():
     """How many programs of the main loop have been compiled since the test began."""
-    before = driver._steps._cache_size()
-    return lambda: driver._steps._cache_size() - before
+    before = loop.steps._cache_size()
+    return lambda: loop.steps._cache_size() - before
 
 
 @pytest.mark.parametrize("solver", [GIVEN, AUTOMATIC], ids=["given", "automatic"])
@@ -150,7 +148,7 @@ def test_how_often_a_run_is_evaluated_does_not_change_it(solver):
 
 def test_how_long_a_compiled_call_takes_does_not_change_the_run(monkeypatch):
     whole = run(AUTOMATIC, steps=300, every=100)
-    monkeypatch.setattr(driver, "CALL_SECONDS", 0.0)  # every call takes one step
+    monkeypatch.setattr(drive, "CALL_SECONDS", 0.0)  # every call takes one step
     assert same(whole, run(AUTOMATIC, steps=300, every=100))
 
 

@@ -9,6 +9,7 @@ from bilevel import constraints, hypergradients, problems, solvers, trackers, we
 from bilevel.grouping import Task
 from bilevel.problem import Problem
 from bilevel.result import Result
+from bilevel.results import Results
 from bilevel.solve import solve
 from bilevel.solvers import *  # noqa: F403  (a new solver is exported by its own line in solvers/__init__.py)
 from bilevel.sources import Generator
@@ -20,6 +21,7 @@ __all__ = [
     "Generator",
     "Problem",
     "Result",
+    "Results",
     "Task",
     "constraints",
     "hypergradients",

@@ -113,7 +113,7 @@ def condition(
 
         def lowest(_: Any, carry: tuple) -> tuple:
             image = hessian_product(task.lower, x, y, carry[1], sample)
-            smallest = optax.tree.vdot(carry[1], image).astype(dtype)
+            smallest = jnp.asarray(optax.tree.vdot(carry[1], image), dtype)
             return smallest, tree.unit(
                 jax.tree.map(lambda v, a: (1.1 * largest * v - a).astype(v.dtype), carry[1], image)
             )

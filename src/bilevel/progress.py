@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
 
 class Bar(Protocol):
-    """Shows where a run is."""
+    """Shows where a run is, or several."""
 
     def show(self, step: int, worst: float | None = None, mean: float | None = None) -> None:
         """Updates the bar."""
+        ...
+
+    def split(self, count: int) -> Sequence[Bar]:
+        """A bar for each of several runs, which move this one together."""
+        ...
 
 
 class Quiet:
@@ -20,6 +25,10 @@ class Quiet:
 
     def show(self, step: int, worst: float | None = None, mean: float | None = None) -> None:
         """Does nothing."""
+
+    def split(self, count: int) -> Sequence[Bar]:
+        """As quiet."""
+        return [self] * count
 
 
 class _Rich:
@@ -32,6 +41,27 @@ class _Rich:
         speed = self.progress.tasks[self.task].speed
         rate = "" if speed is None else f"{speed:,.0f} steps/s"
         self.progress.update(self.task, completed=step, rate=rate, losses=self.losses)
+
+    def split(self, count: int) -> Sequence[Bar]:
+        seen: dict[int, tuple[int, float, float]] = {}
+        return [_Part(self, seen, number) for number in range(count)]
+
+
+class _Part:
+    """One run of several: the bar shows their steps together and the means of their losses."""
+
+    def __init__(self, whole: _Rich, seen: dict[int, tuple[int, float, float]], number: int):
+        self.whole, self.seen, self.number = whole, seen, number
+
+    def show(self, step: int, worst: float | None = None, mean: float | None = None) -> None:
+        if worst is None or mean is None:
+            _, worst, mean = self.seen.get(self.number, (0, 0.0, 0.0))
+        self.seen[self.number] = (step, worst, mean)
+        steps, worsts, means = zip(*list(self.seen.values()), strict=True)
+        self.whole.show(sum(steps), sum(worsts) / len(worsts), sum(means) / len(means))
+
+    def split(self, count: int) -> Sequence[Bar]:
+        return self.whole.split(count)
 
 
 @contextmanager

@@ -36,13 +36,14 @@ def letter() -> Letter:
         return Letter(stored["X"], stored["y"])
 
 
-def letter_pairs(tasks: int = 16, seed: int = 0, pairs: list[str] | None = None) -> list[Task]:
+def letter_pairs(tasks: int = 16, seed: int = 0, pairs: list[str] | None = None, rows: int | None = None) -> list[Task]:
     """Binary tasks "tell one letter from another", each split 60 % training, 20 % validation, 20 % test.
 
     Args:
         tasks: how many of the 325 pairs, drawn without repetition.
         seed: of the pairs and of the splits.
         pairs: these pairs instead, as in ["AB", "QO"].
+        rows: keep so many rows of each pair, so that all tasks are of one size; None = all, 1,468 to 1,618 of them.
 
     Rows are (features scaled to [-1, 1], label -1 or 1); a task's name is its pair.
 
@@ -55,17 +56,21 @@ def letter_pairs(tasks: int = 16, seed: int = 0, pairs: list[str] | None = None)
         if isinstance(tasks, bool) or not isinstance(tasks, int) or not 1 <= tasks <= len(every):
             raise ValueError(f"letter_pairs(tasks={tasks!r}): it needs a whole number from 1 to {len(every)}.")
         pairs = [every[i] for i in generator.choice(len(every), tasks, replace=False)]
+    if rows is not None and not (isinstance(rows, int) and 10 <= rows <= 1468):
+        raise ValueError(f"letter_pairs(rows={rows!r}): it needs a whole number from 10 to 1468, which every pair has.")
     for pair in pairs:
         if len(pair) != 2 or pair[0] == pair[1] or not set(pair) <= set(CLASSES):
             raise ValueError(f"letter_pairs(pairs=...) got {pair!r}: a pair is two different letters from A to Z.")
     features, labels = letter()
     scaled = (features.astype(np.float32) - 7.5) / 7.5
-    return [_task(pair, scaled, labels, generator) for pair in pairs]
+    return [_task(pair, scaled, labels, generator, rows) for pair in pairs]
 
 
-def _task(pair: str, features: np.ndarray, labels: np.ndarray, generator: np.random.Generator) -> Task:
+def _task(
+    pair: str, features: np.ndarray, labels: np.ndarray, generator: np.random.Generator, count: int | None
+) -> Task:
     first, second = (CLASSES.index(c) for c in pair)
-    rows = generator.permutation(np.flatnonzero((labels == first) | (labels == second)))
+    rows = generator.permutation(np.flatnonzero((labels == first) | (labels == second)))[:count]
     signs = np.where(labels == first, -1, 1).astype(np.float32)
     train, validation, test = np.split(rows, [int(0.6 * len(rows)), int(0.8 * len(rows))])
     parts = [(features[part], signs[part]) for part in (train, validation, test)]

@@ -29,27 +29,32 @@ class Known(NamedTuple):
     value: float  # the worst loss at x*
 
 
+def squared_error(x, y, batch):
+    """(y - target)^2 / 2."""
+    return jnp.mean((y - batch) ** 2) / 2
+
+
+def slope_lower(x, y, batch):
+    """a (y - b x)^2 / 2."""
+    return jnp.mean(batch["curvature"] * (y - batch["slope"] * x) ** 2) / 2
+
+
 def opposed_slopes(curvatures: tuple[float, float] = (1.0, 2.0)) -> Known:
     """g_1 = a_1 (y - x)^2 / 2, f_1 = (y - 2)^2 / 2 and g_2 = a_2 (y - 2x)^2 / 2, f_2 = (y + 1)^2 / 2.
 
     Then l_1 = (x - 2)^2 / 2 and l_2 = (2x + 1)^2 / 2, which tie at x* = 1/3 with weights (2/3, 1/3).
     """
-
-    def upper(x, y, batch):
-        return jnp.mean((y - batch["target"]) ** 2) / 2
-
-    def lower(x, y, batch):
-        return jnp.mean(batch["curvature"] * (y - batch["slope"] * x) ** 2) / 2
-
     tasks = [
         Task(
             train={"curvature": jnp.array([a]), "slope": jnp.array([slope])},
-            validation={"target": jnp.array([target])},
+            validation=jnp.array([target]),
             y=jnp.array(0.0),
         )
         for a, slope, target in zip(curvatures, (1.0, 2.0), (2.0, -1.0), strict=True)
     ]
-    return Known(Problem(upper, lower, tasks), jnp.array(1.5), np.array(1 / 3), np.array([2 / 3, 1 / 3]), 25 / 18)
+    return Known(
+        Problem(squared_error, slope_lower, tasks), jnp.array(1.5), np.array(1 / 3), np.array([2 / 3, 1 / 3]), 25 / 18
+    )
 
 
 CENTRES = ((0.0, 0.0), (4.0, 0.0), (1.0, 3.0), (2.0, 2.0))
@@ -150,19 +155,23 @@ def noisy_ball(
     return enclosing_ball()._replace(problem=problem)
 
 
+def shrinkage_lower(x, y, batch):
+    """(y - c)^2 / 2 + e^x y^2 / 2."""
+    return jnp.mean((y - batch) ** 2 + jnp.exp(x) * y**2) / 2
+
+
 def shrinkage(x: float = 0.0) -> Known:
     """g = (y - c)^2 / 2 + e^x y^2 / 2 and f = (y - t)^2 / 2 for (c, t) = (1, 1), (2, 0).
 
     With s = 1 / (1 + e^x), y* = c s, and the tasks tie at s = 1/3: x* = ln 2, weights (2/3, 1/3).
     """
-
-    def upper(x, y, batch):
-        return jnp.mean((y - batch) ** 2) / 2
-
-    def lower(x, y, batch):
-        return jnp.mean((y - batch) ** 2 + jnp.exp(x) * y**2) / 2
-
     tasks = [
         Task(train=jnp.array([c]), validation=jnp.array([t]), y=jnp.array(0.0)) for c, t in ((1.0, 1.0), (2.0, 0.0))
     ]
-    return Known(Problem(upper, lower, tasks), jnp.array(x), np.array(np.log(2)), np.array([2 / 3, 1 / 3]), 2 / 9)
+    return Known(
+        Problem(squared_error, shrinkage_lower, tasks),
+        jnp.array(x),
+        np.array(np.log(2)),
+        np.array([2 / 3, 1 / 3]),
+        2 / 9,
+    )

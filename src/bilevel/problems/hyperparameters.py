@@ -15,6 +15,7 @@ Reference: Gu, Lu, Ram, Weng, ICLR 2023, section 4, "Hyperparameter optimization
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -52,6 +53,12 @@ class FourierLogistic:
         return self.upper(x, y, batch) + jnp.sum((x["penalty"] * y) ** 2)
 
 
+@functools.cache
+def _losses(frequencies: int, d: int, seed: int, dtype: str) -> FourierLogistic:
+    """One object for equal arguments: JAX tells functions apart by identity, and equal ones should compile once."""
+    return FourierLogistic(jnp.asarray(np.random.default_rng(seed).normal(size=(frequencies, d)), dtype))
+
+
 def hyperparameters(
     tasks: Sequence[Task],
     frequencies: int = 128,
@@ -74,8 +81,8 @@ def hyperparameters(
     """
     first = tasks[0].train[0]
     d = first.shape[1]
-    W = jnp.asarray(np.random.default_rng(seed).normal(size=(frequencies, d)), jnp.asarray(first).dtype)
-    losses = FourierLogistic(W)
+    losses = _losses(frequencies, d, seed, str(jnp.asarray(first).dtype))
+    W = losses.W
     tasks = [dataclasses.replace(task, y=jnp.zeros(2 * frequencies, W.dtype)) for task in tasks]
     problem = Problem(losses.upper, losses.lower, tasks, NonNegative(), lower_batch, upper_batch)
     x = {"bandwidth": jnp.full(d, bandwidth, W.dtype), "penalty": jnp.full(2 * frequencies, penalty, W.dtype)}

@@ -1,0 +1,81 @@
+"""Without a learning rate: good runs whatever the scale and the condition of the problem."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+import bilevel as bl
+
+CONDITIONS = list(itertools.product((1.0, 10.0, 100.0), repeat=2))
+STEPS = 5000
+
+
+def solve(known_or_problem, x, seed=0):
+    problem = getattr(known_or_problem, "problem", known_or_problem)
+    result = bl.solve(problem, bl.MORBiT(), x, steps=STEPS, seed=seed, progress=False)
+    assert result.status == "finished"
+    return result
+
+
+def optimal_worst_loss(problem, x_scale):
+    """min t subject to l_i(x) <= t by sequential quadratic programming, on the closed form of l_i, in scaled x."""
+    group = problem.groups[0]
+    B = np.asarray(group.train.data["B"][:, 0]) * x_scale
+    C, t = (np.asarray(group.validation.data[name][:, 0]) for name in ("C", "t"))
+    loss_scale = C[0, 0, 0]
+
+    def losses(x):
+        return np.sum((B @ x - t) ** 2, axis=1) / 2
+
+    def slopes(x):
+        return np.einsum("nij,ni->nj", B, B @ x - t)
+
+    n, d = B.shape[0], B.shape[2]
+    found = minimize(
+        lambda v: v[-1],
+        np.r_[np.zeros(d), losses(np.zeros(d)).max()],
+        jac=lambda v: np.r_[np.zeros(d), 1],
+        constraints={
+            "type": "ineq",
+            "fun": lambda v: v[-1] - losses(v[:-1]),
+            "jac": lambda v: np.c_[-slopes(v[:-1]), np.ones(n)],
+        },
+        method="SLSQP",
+        options={"maxiter": 1000, "ftol": 1e-14},
+    )
+    return loss_scale * losses(found.x[:-1]).max()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_quadratics(seed):
+    lower, upper = CONDITIONS[seed % len(CONDITIONS)]
+    generator = np.random.default_rng(100 + seed)
+    x_scale, loss_scale = 10.0 ** generator.uniform(-3, 3, size=2)
+    problem = bl.problems.random_quadratics(
+        seed, lower_condition=lower, upper_condition=upper, x_scale=x_scale, loss_scale=loss_scale
+    )
+    result = solve(problem, jnp.array(x_scale * generator.normal(size=5)))
+    optimum = optimal_worst_loss(problem, x_scale)
+    assert optimum * (1 - 1e-6) <= result.worst <= 1.01 * optimum
+
+
+@pytest.mark.parametrize("x", [-4.0, -2.0, 0.0, 3.0, 5.0])
+def test_far_starts_where_curvature_changes(x):
+    known = bl.problems.shrinkage(x)
+    assert solve(known, known.x).worst <= 1.01 * known.value
+
+
+def test_enclosing_ball():
+    known = bl.problems.enclosing_ball()
+    result = solve(known, known.x)
+    np.testing.assert_allclose(result.x, known.solution, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(result.weights, known.weights, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_average_under_noisy_batches(seed):
+    known = bl.problems.noisy_ball(seed=seed)
+    assert solve(known, known.x, seed).average.worst <= 1.05 * known.value
