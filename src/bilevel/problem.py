@@ -218,7 +218,7 @@ class Problem:
 
     def by_name(self, y: tuple) -> TaskValues:
         """Stacked values per group -> a mapping from task name to value."""
-        return TaskValues(self, y)
+        return TaskValues(self.names, [group.ids for group in self.groups], y)
 
     def __repr__(self) -> str:
         count = f"{self.size} task{'s' * (self.size != 1)} in {len(self.groups)} group{'s' * (len(self.groups) != 1)}"
@@ -240,15 +240,20 @@ class Problem:
 
 
 class TaskValues(Mapping[str, Any]):
-    """One value per task, by name; stored stacked, cut out when asked for."""
+    """One value per task, by name; stored stacked, cut out when asked for.
 
-    def __init__(self, problem: Problem, stacked: tuple):
-        self.names, self.stacked = problem.names, stacked
-        self._ids = [group.ids for group in problem.groups]
+    Args:
+        names: of all tasks.
+        ids: for each group of like tasks, the place of each of its tasks among the names.
+        stacked: for each group, the values of its tasks.
+    """
+
+    def __init__(self, names: Names, ids: Sequence[Any], stacked: tuple):
+        self.names, self.ids, self.stacked = names, ids, stacked
 
     @functools.cached_property
     def _place(self) -> dict[str, tuple[int, int]]:
-        ids = [np.asarray(group) for group in self._ids]
+        ids = [np.asarray(group) for group in self.ids]
         return {self.names[int(i)]: (g, k) for g, group in enumerate(ids) for k, i in enumerate(group)}
 
     def __getitem__(self, name: str) -> Any:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
 from bilevel.problem import Problem, TaskValues
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,6 +93,8 @@ class Result:
     `x`, `y`, `weights`, `losses`, `worst` and their kin are those of `last`.
 
     Attributes:
+        problem: what was solved; None where the result was loaded.
+        solver: how; its repr where the result was loaded.
         last: the last iterate.
         best: the evaluated iterate with the lowest worst validation loss.
         random: (x^t, y^{t+1}, weights^t) at a uniformly random step t, the iterate that the theory speaks of.
@@ -99,7 +105,7 @@ class Result:
         message: what happened, in a sentence.
     """
 
-    problem: Problem = dataclasses.field(repr=False)
+    problem: Problem | None = dataclasses.field(repr=False)
     solver: Any
     last: Iterate = dataclasses.field(repr=False)
     best: Iterate = dataclasses.field(repr=False)
@@ -154,7 +160,8 @@ class Result:
 
     def summary(self) -> str:
         """The result in a few lines of text."""
-        name = type(self.solver).__name__
+        solver = self.solver
+        name = solver.partition("(")[0].split(".")[-1] if isinstance(solver, str) else type(solver).__name__
         lines = [
             f"{name}: {self.status} after {self.steps} steps, {self.seconds:.1f} s. {self.message}".rstrip(),
             f"{'iterate':<10}{'worst':>12}{'mean':>12}"
@@ -171,10 +178,79 @@ class Result:
         lines.append(f"largest weights: {said}")
         return "\n".join(lines)
 
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the result to one file, which `bilevel.load` reads: all of it but the problem and its functions.
+
+        The arrays are in the safetensors format, the rest is JSON in its metadata; nothing in the file can run code.
+        A file that is there already is replaced at once or, if anything fails, not at all.
+        """
+        from bilevel import storage
+
+        storage.save(self, path)
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """The history as a table with one row per evaluation and task.
+
+        Its columns: step, seconds, task, validation, test (where there is test data), weight, lower_rate,
+        direction_norm, upper_rate and weights_rate; the last three are the same for all tasks of an evaluation.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_dataframe needs pandas: pip install 'bilevel[pandas]'") from error
+
+        history, tasks = self.history, len(self.y)
+        columns = {
+            "step": np.repeat(history.step, tasks),
+            "seconds": np.repeat(history.seconds, tasks),
+            "task": list(self.y.names) * len(history),
+            "validation": np.asarray(history.validation, float).ravel(),
+            "test": None if history.test is None else np.asarray(history.test, float).ravel(),
+            "weight": np.asarray(history.weights, float).ravel(),
+            "lower_rate": np.asarray(history.lower_rate, float).ravel(),
+            "direction_norm": np.repeat(history.direction_norm, tasks),
+            "upper_rate": np.repeat(history.upper_rate, tasks),
+            "weights_rate": np.repeat(history.weights_rate, tasks),
+        }
+        return pandas.DataFrame({name: column for name, column in columns.items() if column is not None})
+
+    def plot(self, path: str | os.PathLike | None = None) -> Figure:
+        """Draws the losses, the weights and the tasks, and saves the figure where a path is given; see `bl.plot`."""
+        from bilevel.plotting import plot
+
+        return plot(self, path)
+
     def __str__(self) -> str:
         return self.summary()
 
 
-def to_numpy(tree: Any) -> Any:
-    """Arrays on the host."""
-    return jax.tree.map(np.asarray, tree)
+def load(path: str | os.PathLike, *, x: Any = None, y: Any = None) -> Result:
+    """Reads a result that `Result.save` wrote, bit for bit: all of it but the problem and its functions.
+
+    `problem` is None and `solver` is the text of the solver. Dicts, lists, tuples and None come back as they were. Any
+    other node of a pytree (a named tuple, a dataclass, a module) comes back as a dict with the names of its parts,
+    unless an example says what to put the arrays into. Arrays of x and y are JAX's; those that JAX would round (float64
+    where `jax_enable_x64` is off) stay numpy's.
+
+    Args:
+        path: of the file.
+        x: an example of x, for its structure and shapes; None = as the file describes it.
+        y: an example of one task's y, or a dict of them by task name; None = as the file describes it.
+
+    Raises:
+        ValueError: the file is damaged, was not written by `Result.save`, or does not fit the examples.
+
+    >>> import tempfile, bilevel as bl
+    >>> known = bl.problems.opposed_slopes()
+    >>> result = bl.solve(known.problem, bl.MORBiT(0.1, 0.5), known.x, steps=20, progress=False)
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     result.save(f"{directory}/slopes.safetensors")
+    ...     again = bl.load(f"{directory}/slopes.safetensors")
+    >>> again.worst == result.worst and again.summary() == result.summary()
+    True
+    """
+    from bilevel import storage
+
+    fields = storage.read(path, x, y)
+    fields |= {name: Iterate(**fields[name]) for name in storage.ITERATES}
+    return Result(**fields | {"problem": None, "history": History(**fields["history"])})
