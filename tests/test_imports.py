@@ -102,7 +102,7 @@ def test_nobody_imports_in_a_circle():
 
 # The loop of steps and the recorder's evaluation are compiled; so are, because operation by operation they take
 # seconds, the first state of a solver, the checks of a start and the diagnostics.
-COMPILE = {"loop", "recorder", "solvers", "checks", "diagnostics"}
+COMPILE = {"loop", "recorder", "solvers", "checks", "findings", "diagnostics"}
 
 
 def test_only_the_driver_and_what_runs_before_it_compile():

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bilevel import loop
@@ -67,7 +66,7 @@ class Drive:
                     run = run._replace(state=measure(self.solver, self.problem, run.state, key, 1))
                 if step % self.every == 0 or step == self.steps:
                     stop = record.add(step, run, callback=self.callback)
-                    run = run._replace(squares=jnp.zeros_like(run.squares))
+                    run = run._replace(watch=loop.Watch.start(run.state.weights))
                     shown.show(step, record.worst, record.mean)
                     if stop or (self.patience is not None and record.since_best >= self.patience):
                         why = "the callback asked for it" if stop else f"{self.patience} evaluations brought no better"

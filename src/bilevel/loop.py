@@ -26,6 +26,30 @@ class Point(NamedTuple):
     weights: jax.Array
 
 
+class Watch(NamedTuple):
+    """What is summed up between evaluations."""
+
+    squares: jax.Array  # of the direction's norm
+    travel: jax.Array  # of the weights: sum of |changes|
+    low: jax.Array  # the least and the largest that each weight was
+    high: jax.Array
+
+    @classmethod
+    def start(cls, weights: jax.Array) -> Watch:
+        """Nothing seen yet."""
+        zero = jnp.zeros((), weights.dtype)
+        return cls(zero, zero, weights, weights)
+
+    def see(self, norm: jax.Array, before: jax.Array, after: jax.Array) -> Watch:
+        """One step more."""
+        return Watch(
+            self.squares + norm**2,
+            self.travel + jnp.sum(jnp.abs(after - before)),
+            jnp.minimum(self.low, after),
+            jnp.maximum(self.high, after),
+        )
+
+
 class Run(NamedTuple):
     """What a compiled call carries."""
 
@@ -33,7 +57,7 @@ class Run(NamedTuple):
     average: Point
     random: Point
     info: Info  # of the last step
-    squares: jax.Array  # sum of squared direction norms since the last evaluation
+    watch: Watch
     finite: jax.Array
 
 
@@ -43,7 +67,7 @@ def first(solver: Any, problem: Problem, state: Any, key: jax.Array) -> Run:
     point = Point(state.x, state.y, state.weights)
     _, info = jax.eval_shape(solver.step, problem, state, key)
     nothing = jax.tree.map(lambda a: jnp.full(a.shape, jnp.nan, a.dtype), info)
-    return Run(state, point, point, nothing, jnp.zeros((), state.weights.dtype), jnp.array(True))
+    return Run(state, point, point, nothing, Watch.start(state.weights), jnp.array(True))
 
 
 @jax.jit
@@ -52,13 +76,13 @@ def steps(solver: Any, problem: Problem, run: Run, key: jax.Array, stop: Any, pi
 
     def one(run: Run) -> Run:
         state, info = solver.step(problem, run.state, jax.random.fold_in(key, run.state.step))
-        k = state.step.astype(run.squares.dtype)
+        k = state.step.astype(state.weights.dtype)
         share = (1 + AVERAGE_POWER) / (k + AVERAGE_POWER)
         point = Point(state.x, state.y, state.weights)
         average = jax.tree.map(lambda a, p: a + (share * (p - a)).astype(a.dtype), run.average, point)
-        squares = run.squares + info.direction_norm**2
+        watch = run.watch.see(info.direction_norm, run.state.weights, state.weights)
         finite = jnp.all(jnp.isfinite(info.losses)) & jnp.isfinite(info.direction_norm)
-        return Run(state, average, run.random, info, squares, finite)
+        return Run(state, average, run.random, info, watch, finite)
 
     # Three stretches, before the picked step, the step itself and after it, in a loop so that `one` is compiled once.
     ends = jnp.stack([jnp.minimum(pick, stop), jnp.minimum(pick + 1, stop), jnp.asarray(stop)])

@@ -56,10 +56,12 @@ class Recorder:
                 "validation": np.asarray(validation),
                 "test": None if test is None else np.asarray(test),
                 "weights": np.asarray(state.weights),
-                "direction_norm": float("nan") if started else float(np.sqrt(run.squares / since)),
+                "direction_norm": float("nan") if started else float(np.sqrt(run.watch.squares / since)),
                 "upper_rate": float(info.upper_rate),
                 "lower_rate": np.asarray(info.lower_rate),
                 "weights_rate": float(info.weights_rate),
+                "weights_travel": float(run.watch.travel),
+                "weights_swing": float(np.max(run.watch.high - run.watch.low)),
             }
         )
         if self.best is None or self.worst < self.best[0]:

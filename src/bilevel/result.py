@@ -68,6 +68,8 @@ class History:
     upper_rate: np.ndarray
     lower_rate: np.ndarray  # (evaluations, tasks)
     weights_rate: np.ndarray
+    weights_travel: np.ndarray  # how far the weights went since the last evaluation, sum of |changes| step by step
+    weights_swing: np.ndarray  # the largest range that one weight took since the last evaluation
 
     @property
     def worst(self) -> np.ndarray:
@@ -176,7 +178,14 @@ class Result:
         heavy = np.argsort(-self.weights, kind="stable")[:5]
         said = ", ".join(f"{self.y.names[int(i)]} {self.weights[i]:.3f}" for i in heavy)
         lines.append(f"largest weights: {said}")
+        lines.extend(f"- {sentence}" for sentence in self.findings())
         return "\n".join(lines)
+
+    def findings(self) -> list[str]:
+        """What the run shows that should be known, each with a remedy: cycling or forgotten tasks, a lagging y, ..."""
+        from bilevel.findings import findings
+
+        return findings(self)
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the result to one file, which `bilevel.load` reads: all of it but the problem and its functions.
