@@ -70,7 +70,7 @@ def lower(problem: Problem, x: Any, y: tuple, key: jax.Array) -> tuple[Lower, ..
     """Measures every lower curvature from scratch."""
 
     def one(task: TaskView, y: Any, key: jax.Array) -> Lower:
-        return Lower(*largest_curvature(task.lower, x, y, task.draw(key), key))
+        return Lower(*largest_curvature(task.lower, x, y, task.draw(key)))
 
     return tuple(g.each(one, yg, g.keys(key)) for g, yg in zip(problem.groups, y, strict=True))
 
@@ -86,15 +86,14 @@ def follow_lower(problem: Problem, x: Any, y: tuple, samples: tuple, known: tupl
     return tuple(g.each(one, yg, s, k) for g, yg, s, k in rows)
 
 
-def unmeasured(problem: Problem, y: tuple, key: jax.Array) -> tuple[Condition, ...]:
-    """Random directions to start from."""
+def unmeasured(y: tuple) -> tuple[Condition, ...]:
+    """Directions to start from."""
 
-    def one(task: TaskView, y: Any, key: jax.Array) -> Condition:
-        high, low = (tree.unit(optax.tree.random_like(k, y)) for k in jax.random.split(key))
+    def one(y: Any) -> Condition:
         one = jnp.ones((), optax.tree.norm(y).dtype)
-        return Condition(one, one, high, low)
+        return Condition(one, one, tree.generic(y, 2.4), tree.generic(y, 1.7))
 
-    return tuple(g.each(one, yg, g.keys(key)) for g, yg in zip(problem.groups, y, strict=True))
+    return tuple(map(jax.vmap(one), y))
 
 
 def condition(

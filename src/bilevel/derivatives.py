@@ -35,10 +35,8 @@ def stretch(lower: Lower, x: Any, y: Any, vector: Any, sample: Sample) -> tuple[
     return jnp.where(before > 0, length / jnp.where(before > 0, before, 1), 0), tree.unit(image)
 
 
-def largest_curvature(
-    lower: Lower, x: Any, y: Any, sample: Sample, key: jax.Array, iterations: int = 20
-) -> tuple[jax.Array, Any]:
+def largest_curvature(lower: Lower, x: Any, y: Any, sample: Sample, iterations: int = 20) -> tuple[jax.Array, Any]:
     """The largest curvature of g in y by power iteration, and the direction it lies in."""
-    start = tree.unit(optax.tree.random_like(key, y))
+    start = tree.generic(y)
     norm = jnp.zeros((), optax.tree.norm(y).dtype)
     return jax.lax.fori_loop(0, iterations, lambda _, carry: stretch(lower, x, y, carry[1], sample), (norm, start))

@@ -96,7 +96,7 @@ def rising_loss(result: Result) -> str | None:
 def _settled_losses(problem: Problem, x: Any, y: tuple, key: jax.Array) -> jax.Array:
     """The losses after a hundred careful lower steps on large batches."""
     large = curvature.measuring(problem)
-    known = curvature.condition(large, x, y, key, curvature.unmeasured(problem, y, key), 20)
+    known = curvature.condition(large, x, y, key, curvature.unmeasured(y), 20)
     return problem.validation_losses(x, curvature.settle(large, x, y, key, known, 100))
 
 

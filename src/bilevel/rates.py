@@ -57,19 +57,18 @@ def start(
 ) -> Automatic:
     """What the rates named by `which` (lower, upper, weights) need; `refresh` then measures."""
     with_lower, with_upper, with_weights = which
-    keys = jax.random.split(key, 3)
     zero = jnp.zeros((), weights.dtype)
     upper = None
     if with_upper:
-        vector = tree.unit(optax.tree.random_like(keys[0], x))
+        vector = tree.generic(x)
         upper = AutomaticUpper(curvature.UpperCurvature(jnp.zeros((), optax.tree.norm(x).dtype), vector), zero)
         if problem.draws:
             upper = upper._replace(mean=optax.tree.zeros_like(x), square=zero)
     return Automatic(
         horizon=jnp.asarray(steps, weights.dtype),
-        lower=curvature.lower(problem, x, y, keys[1]) if with_lower else None,
+        lower=curvature.lower(problem, x, y, key) if with_lower else None,
         upper=upper,
-        condition=curvature.unmeasured(problem, y, keys[2]) if with_upper or with_weights else None,
+        condition=curvature.unmeasured(y) if with_upper or with_weights else None,
         worst=zero if with_weights else None,
     )
 

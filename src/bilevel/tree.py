@@ -27,6 +27,17 @@ def unit(tree: Any) -> Any:
     return optax.tree.scale(jnp.where(norm > 0, 1 / jnp.where(norm > 0, norm, 1), 0), tree)
 
 
+def generic(tree: Any, frequency: float = 2.4) -> Any:
+    """A fixed vector of length 1 in general position, to start a power iteration from.
+
+    Drawing one at random would say nothing more, would differ between float32 and float64, and takes longer to compile
+    than all the rest of a first measurement.
+    """
+    return unit(
+        jax.tree.map(lambda a: 0.5 + jnp.cos(frequency * jnp.arange(a.size, dtype=a.dtype)).reshape(a.shape), tree)
+    )
+
+
 def signature(tree: Any, skip: int = 0) -> tuple:
     """Structure, shapes (without the first `skip` axes) and dtypes: what two stackable trees share."""
     leaves, structure = jax.tree.flatten(tree)

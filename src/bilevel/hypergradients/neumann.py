@@ -55,7 +55,7 @@ class Neumann(Implicit):
 
 def start_series(task: TaskView, x: Any, y: Any, sample: UpperSample) -> Series:
     """v = 0 and a measured curvature."""
-    curvature, _ = largest_curvature(task.lower, x, y, sample.lower, sample.key)
+    curvature, _ = largest_curvature(task.lower, x, y, sample.lower)
     return Series(jax.tree.map(jnp.zeros_like, y), curvature)
 
 
