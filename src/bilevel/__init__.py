@@ -5,10 +5,12 @@
 x is shared, every task fits its own y_i, and the worst task must do well.
 """
 
-from bilevel import constraints, hypergradients, problems, solvers, trackers, weightings
+from bilevel import constraints, datasets, hypergradients, problems, solvers, trackers, weightings
+from bilevel.diagnostics import adapt, certify, check_hypergradient, check_problem
 from bilevel.grouping import Task
+from bilevel.plotting import plot
 from bilevel.problem import Problem
-from bilevel.result import Result
+from bilevel.result import Result, load
 from bilevel.results import Results
 from bilevel.solve import solve
 from bilevel.solvers import *  # noqa: F403  (a new solver is exported by its own line in solvers/__init__.py)
@@ -23,8 +25,15 @@ __all__ = [
     "Result",
     "Results",
     "Task",
+    "adapt",
+    "certify",
+    "check_hypergradient",
+    "check_problem",
     "constraints",
+    "datasets",
     "hypergradients",
+    "load",
+    "plot",
     "problems",
     "solve",
     "solvers",

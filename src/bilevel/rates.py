@@ -4,7 +4,8 @@ With K the number of steps, decay(k) = (1 + 50 k / K)^(-1/2), L_i the measured c
 weighted upper objective and kappa the largest condition of a lower problem:
 
     lower     1 / L_i, one rate per task; L_i follows every step
-    upper     decay / (2 L_x); L_x is measured again along the run and never falls below half its last value;
+    upper     decay / (2 L_x); L_x is measured again along the run, never falls below half its last value nor a
+              quarter of the largest seen;
               directions longer than twice their running norm are cut there; where batches are drawn, the rate is
               multiplied by the share of the direction that is not noise
     weights   0.3 decay / (worst loss (1 + kappa / 3))
@@ -25,6 +26,7 @@ from bilevel import curvature, tree
 from bilevel.problem import Problem
 
 MEMORY = 0.9  # of the running mean that tells a direction from its noise
+FALL = 4.0  # L_x never falls below so great a part of the largest seen: on a plateau 1 / L_x would grow without end
 CUT = 2.0  # directions longer than so many times their running norm are cut
 
 
@@ -32,6 +34,7 @@ class AutomaticUpper(NamedTuple):
     """What the upper rate is made of."""
 
     curvature: curvature.UpperCurvature
+    highest: jax.Array  # the largest curvature seen
     norm: jax.Array  # running norm of the direction; 0 before the first
     mean: Any = None  # running mean of the direction, where batches are drawn
     square: Any = None  # running mean of its squared norm
@@ -61,7 +64,8 @@ def start(
     upper = None
     if with_upper:
         vector = tree.generic(x)
-        upper = AutomaticUpper(curvature.UpperCurvature(jnp.zeros((), optax.tree.norm(x).dtype), vector), zero)
+        none = jnp.zeros((), optax.tree.norm(x).dtype)
+        upper = AutomaticUpper(curvature.UpperCurvature(none, vector), none, zero)
         if problem.draws:
             upper = upper._replace(mean=optax.tree.zeros_like(x), square=zero)
     return Automatic(
@@ -87,8 +91,9 @@ def refresh(
         old = known.upper.curvature
         settled = curvature.settle(large, x, y, keys[1], condition, 5 * iterations)
         new = curvature.upper(large, x, settled, half_uniform(weights), keys[2], old.vector, iterations)
-        value = jnp.where(new.value > 0, jnp.maximum(new.value, old.value / 2), old.value)
-        known = known._replace(upper=known.upper._replace(curvature=new._replace(value=value)))
+        highest = jnp.maximum(known.upper.highest, new.value)
+        value = jnp.where(new.value > 0, jnp.maximum(new.value, jnp.maximum(old.value / 2, highest / FALL)), old.value)
+        known = known._replace(upper=known.upper._replace(curvature=new._replace(value=value), highest=highest))
     return known
 
 

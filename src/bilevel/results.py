@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from bilevel.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Results(Sequence[Result]):
@@ -68,6 +72,12 @@ class Results(Sequence[Result]):
                     f"{name.replace('_', ' '):<12}{values.mean():>10.5g} ± {values.std(ddof=len(self) > 1):.2g}"
                 )
         return "\n".join(lines)
+
+    def plot(self, path: str | os.PathLike | None = None) -> Figure:
+        """Draws the runs: medians, and bands from the 10 % to the 90 % quantile; see `bl.plot`."""
+        from bilevel.plotting import plot
+
+        return plot(self, path)
 
     def __str__(self) -> str:
         return self.summary()

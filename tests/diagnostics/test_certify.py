@@ -1,0 +1,309 @@
+"""The certificate: zero at solutions, and the closed form away from them."""
+
+import functools
+from types import SimpleNamespace as Point
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import bilevel as bl
+from bilevel.constraints import Box
+from bilevel.problems.closed_form import CENTRES, MAPS
+
+assert_close = functools.partial(np.testing.assert_allclose, rtol=0)
+INF = float("inf")
+
+# Constraints of one kind, so that both compile once.
+BALL = bl.problems.enclosing_ball(Box(-INF, jnp.array([INF, INF])))
+BOUNDED = bl.problems.bounded_ball()
+
+
+def stacked(ys):
+    return tuple(jnp.asarray(y)[None] for y in ys)
+
+
+def ball_responses(x):
+    """y_i* = B_i x."""
+    return [np.array(B, float) @ np.asarray(x) for B in MAPS]
+
+
+# ---------------------------------------------------------------- closed forms
+
+
+@pytest.mark.parametrize("known", [BALL, BOUNDED], ids=["free", "bounded"])
+def test_at_the_solution_all_gaps_are_zero(known):
+    point = Point(x=jnp.array(known.solution), y=stacked(ball_responses(known.solution)), weights=known.weights)
+    found = bl.certify(known.problem, point)
+    assert found.converged
+    assert max(found.x_gap, found.y_gap, found.weights_gap, found.residual) < 1e-10
+    assert_close(found.losses.max(), known.value, atol=1e-12)
+    assert_close(found.rho, 2, atol=1e-6)  # F is quadratic with identity Hessian
+    assert "All inner solves converged." in str(found)
+
+
+@pytest.mark.parametrize("rho", [None, 0.7])
+@pytest.mark.parametrize("known", [BALL, BOUNDED], ids=["free", "bounded"])
+def test_away_from_it_the_gaps_are_those_of_a_quadratic(known, rho):
+    """F(u, w) = |u - m|^2 / 2 + constant with m = sum_i w_i p_i, so x_hat = proj((rho x + m) / (rho + 1))."""
+    x, weights = np.array([0.5, -1.5]), np.array([0.1, 0.5, 0.3, 0.1])
+    away = [0.1 * (i + 1) * np.ones(2 + i) for i in range(4)]
+    y = [response + move for response, move in zip(ball_responses(x), away, strict=True)]
+    found = bl.certify(known.problem, Point(x=jnp.array(x), y=stacked(y), weights=weights), rho)
+
+    p = np.array(CENTRES)
+    m, losses = weights @ p, np.sum((x - p) ** 2, axis=1) / 2
+    bound = np.array([1.5 if known is BOUNDED else INF, INF])
+    rho = 2.0 if rho is None else rho
+    x_hat = np.minimum((rho * x + m) / (rho + 1), bound)
+    assert found.converged
+    assert_close(found.rho, rho, atol=1e-6)
+    assert_close(found.proximal_point, x_hat, atol=1e-6 if rho == 2 else 1e-10)
+    assert_close(found.x_gap, np.sum((x_hat - x) ** 2), atol=1e-6 if rho == 2 else 1e-9)
+    assert_close(found.y_gaps, [np.sum(move**2) for move in away], atol=1e-10)
+    assert_close(found.y_gap, 5 * 0.4**2, atol=1e-10)
+    assert found.worst_task == "task 3"
+    assert_close(found.losses, losses, atol=1e-12)
+    assert_close(found.weights_gap, losses.max() - weights @ losses, atol=1e-12)
+    assert_close(found.residual, np.linalg.norm(x - np.minimum(m, bound)), atol=1e-12)
+
+
+def shrinkage_losses(x):
+    s = 1 / (1 + np.exp(x))
+    return np.array([(s - 1) ** 2, (2 * s) ** 2]) / 2
+
+
+@pytest.mark.parametrize("x", [0.0, 1.5])
+def test_the_proximal_map_where_nothing_is_quadratic(x):
+    """Against a scan of the closed form; 1.5 lies where F bends down."""
+    known, weights = bl.problems.shrinkage(), np.array([0.3, 0.7])
+    found = bl.certify(known.problem, Point(x=jnp.array(x), y=(jnp.array([0.0, 0.0]),), weights=weights))
+    h = 1e-4
+    bend = weights @ (shrinkage_losses(x + h) - 2 * shrinkage_losses(x) + shrinkage_losses(x - h)) / h**2
+    assert found.converged
+    assert_close(found.rho, 2 * abs(bend), atol=1e-6)
+    u = x + np.linspace(-3, 3, 600_001)
+    x_hat = u[np.argmin(found.rho / 2 * (u - x) ** 2 + weights @ shrinkage_losses(u))]
+    assert_close(found.proximal_point, x_hat, atol=2e-5)
+    assert_close(found.y_gap, max((np.array([1, 2]) / (1 + np.exp(x))) ** 2), atol=1e-9)
+    assert found.worst_task == "task 1"
+
+
+def test_a_rho_below_the_weak_convexity_is_told():
+    known, weights = bl.problems.shrinkage(), np.array([0.0, 1.0])
+    point = Point(x=jnp.array(2.0), y=(jnp.array([0.0, 0.0]),), weights=weights)  # F'' = -0.16 here
+    found = bl.certify(known.problem, point, rho=1e-3)
+    assert not found.converged
+    assert not found.x_converged
+    assert "larger rho" in str(found)
+
+
+# ---------------------------------------------------------------- all that a problem may be made of
+
+
+def predict(x, y, batch):
+    return batch["input"] @ (x["scale"] * y["slope"]) + y["offset"]
+
+
+def square(x, y, batch):
+    return jnp.mean((predict(x, y, batch) - batch["target"]) ** 2)
+
+
+def smooth_absolute(x, y, batch):
+    return jnp.mean(jnp.sqrt((predict(x, y, batch) - batch["target"]) ** 2 + 0.1))
+
+
+def ridge(x, y, batch):
+    return square(x, y, batch) + jnp.exp(x["penalty"]) * (jnp.sum(y["slope"] ** 2) + y["offset"] ** 2)
+
+
+def rows(seed, count, dtype=float):
+    table = np.random.default_rng(seed).normal(size=(count, 3))
+    return {"input": jnp.asarray(table[:, :2], dtype), "target": jnp.asarray(table[:, 2] + table[:, 0], dtype)}
+
+
+def mixed(dtype=float):
+    """Ragged sizes, two kinds of tasks that interleave, pytrees, a constraint of parts, batches."""
+    tasks = [
+        bl.Task(rows(i, 5 + i, dtype), rows(9 + i, 4 + i, dtype), upper=smooth_absolute if i == 1 else None, name=name)
+        for i, name in enumerate(["a", "b", "c"])
+    ]
+    box = bl.constraints.Product({"scale": Box(0.5, 1.2), "penalty": bl.constraints.Unconstrained()})
+    problem = bl.Problem(square, ridge, tasks, constraint=box, lower_batch=2, upper_batch=2)
+    x = {"scale": jnp.array([0.5, 1.0], dtype), "penalty": jnp.array(-1.0, dtype)}
+    return problem, x, {"slope": jnp.zeros(2, dtype), "offset": jnp.zeros((), dtype)}
+
+
+def by_hand(problem, x, weights):
+    """Every y_i* (ridge regressions) and F, by dense solves that JAX differentiates."""
+    data = {}
+    for group in problem.groups:
+        for k, i in enumerate(group.ids):
+            data[int(i)] = (group.upper, group.train.task(k), group.validation.task(k))
+    ys, total = [], 0.0
+    for i, weight in enumerate(weights):
+        upper, train, validation = data[i]
+        A = jnp.concatenate([train["input"] * x["scale"], jnp.ones((len(train["target"]), 1))], axis=1)
+        gram = A.T @ A / len(A) + jnp.exp(x["penalty"]) * jnp.eye(3)
+        y = jnp.linalg.solve(gram, A.T @ train["target"] / len(A))
+        y = {"slope": y[:2], "offset": y[2]}
+        ys.append(y)
+        total = total + weight * upper(x, y, validation)
+    return total, ys
+
+
+def test_ragged_and_unlike_tasks_pytrees_constraints_and_batches():
+    problem, x, y = mixed()
+    state = bl.MORBiT().init(problem, x, y, key=jax.random.key(0), steps=10)
+    weights = np.array([0.2, 0.5, 0.3])
+    found = bl.certify(problem, state._replace(weights=weights))
+    assert found.converged, str(found)
+
+    with jax.numpy_rank_promotion("allow"):
+        (_, ys), gradient = jax.value_and_grad(lambda x: by_hand(problem, x, weights), has_aux=True)(x)
+        there = jax.grad(lambda x: by_hand(problem, x, weights)[0])(found.proximal_point)
+    assert_close(found.y_gaps, [np.sum(ravel_pytree(y)[0] ** 2) for y in ys], atol=1e-9)
+    project = problem.constraint.project
+    moved = project(jax.tree.map(jnp.subtract, x, gradient))
+    flat = lambda tree: np.asarray(ravel_pytree(tree)[0])  # noqa: E731
+    assert_close(found.residual, np.linalg.norm(flat(x) - flat(moved)), atol=1e-9)
+    # x_hat is where a projected gradient step of the proximal objective leads nowhere.
+    slope = jax.tree.map(lambda g, u, x: g + found.rho * (u - x), there, found.proximal_point, x)
+    stays = project(jax.tree.map(jnp.subtract, found.proximal_point, slope))
+    assert_close(flat(stays), flat(found.proximal_point), atol=1e-7)
+    assert found.x_gap > 1e-4
+
+
+def test_single_precision_stays_single():
+    problem, x, y = mixed(np.float32)
+    state = bl.MORBiT().init(problem, x, y, key=jax.random.key(0), steps=10)
+    found, fine = bl.certify(problem, state, rho=3.0), certify_in_double()
+    assert found.converged, str(found)
+    assert found.proximal_point["scale"].dtype == found.losses.dtype == np.float32
+    assert_close(found.y_gaps, fine.y_gaps, atol=1e-4)
+    assert_close([found.x_gap, found.weights_gap, found.residual], [fine.x_gap, fine.weights_gap, fine.residual], 1e-3)
+
+
+def certify_in_double():
+    problem, x, y = mixed()
+    state = bl.MORBiT().init(problem, x, y, key=jax.random.key(0), steps=10)
+    return bl.certify(problem, state, rho=3.0)
+
+
+def centre(parameters, key, size):
+    return parameters + jax.random.normal(key, (size,))
+
+
+def near(x, y, batch):
+    return jnp.mean((y - batch) ** 2) / 2
+
+
+def near_scaled(x, y, batch):
+    return jnp.mean((y - x * batch) ** 2) / 2
+
+
+def test_generators_are_looked_at_on_their_fixed_sample():
+    tasks = [bl.Task(bl.Generator(centre, c), bl.Generator(centre, c), y=jnp.array(0.0)) for c in (1.0, 2.0)]
+    problem = bl.Problem(near, near_scaled, tasks, lower_batch=3, upper_batch=3)
+    found = bl.certify(problem, Point(x=jnp.array(0.5), y=(jnp.zeros(2),), weights=np.array([0.5, 0.5])))
+    noise = [np.asarray(jax.random.normal(jax.random.key(seed), (1000,))) for seed in (0, 1)]  # of train, validation
+    y = 0.5 * np.array([c + noise[0].mean() for c in (1.0, 2.0)])
+    assert found.converged
+    assert_close(found.y_gaps, y**2, atol=1e-10)
+    assert_close(found.losses, [np.mean((y[i] - c - noise[1]) ** 2) / 2 for i, c in enumerate((1.0, 2.0))], atol=1e-10)
+
+
+# ---------------------------------------------------------------- lower problems that have no solution, or many
+
+
+def flat_in_one(x, y, batch):
+    return jnp.mean((y[0] - x * batch) ** 2) + 0 * y[1]
+
+
+def endless(x, y, batch):
+    return jnp.mean(jax.nn.softplus(-(y - x) * batch))
+
+
+@pytest.mark.parametrize(
+    ("lower", "y", "said"),
+    [
+        (flat_in_one, jnp.zeros((1, 2)), r"(?s)'plain'.*not strongly convex.*smallest curvature 0"),
+        (endless, jnp.zeros((1,)), r"(?s)'plain' was not solved"),
+    ],
+    ids=["many solutions", "none"],
+)
+def test_a_lower_problem_without_its_one_solution_is_told(lower, y, said):
+    def upper(x, y, batch):
+        return jnp.mean((jnp.sum(y) - batch) ** 2) + x**2
+
+    problem = bl.Problem(upper, lower, [bl.Task(jnp.ones(3), jnp.ones(2), name="plain")])
+    found = bl.certify(problem, Point(x=jnp.array(1.0), y=(y,), weights=np.ones(1)), iterations=3)
+    assert not found.converged
+    with pytest.raises(AssertionError, match=said):
+        raise AssertionError(str(found))
+
+
+# ---------------------------------------------------------------- what may be given
+
+
+@pytest.fixture(scope="module")
+def solved(padded_ball):
+    known = padded_ball()
+    return known.problem, bl.solve(known.problem, bl.MORBiT(), known.x, steps=3000, progress=False)
+
+
+def test_a_result_is_its_last_iterate_and_nearly_solved(solved):
+    problem, result = solved
+    found, again, start = (bl.certify(problem, point) for point in (result, result.last, result.best))
+    assert (found.x_gap, found.y_gap, found.weights_gap) == (again.x_gap, again.y_gap, again.weights_gap)
+    assert max(found.x_gap, found.y_gap, found.weights_gap) < 1e-2
+    assert found.converged
+    assert start.converged
+
+
+def test_a_result_of_the_same_tasks_in_another_order(solved):
+    problem, result = solved
+    names = list(problem.names)[::-1]
+    by_name = {name: bl.diagnostics.points.start.task_of(problem, problem.groups[0], k) for k, name in enumerate(names[::-1])}
+    other = bl.Problem(problem.groups[0].upper, problem.groups[0].lower, [by_name[name] for name in names])
+    point = Point(x=result.x, y=result.y, weights=result.weights[::-1])
+    found, there = bl.certify(problem, result), bl.certify(other, point)
+    assert_close(there.y_gaps, found.y_gaps[::-1], atol=1e-12)
+    assert_close(there.x_gap, found.x_gap, atol=1e-12)
+
+
+@pytest.mark.parametrize("rho", [0, -1.0, INF, float("nan"), "large", True])
+def test_a_rho_that_is_not_positive(solved, rho):
+    with pytest.raises(ValueError, match=r"certify\(rho=.*positive number"):
+        bl.certify(*solved, rho=rho)
+
+
+def test_no_iterations(solved):
+    with pytest.raises(ValueError, match=r"certify\(iterations\)=0.*1 or more"):
+        bl.certify(*solved, iterations=0)
+
+
+def test_what_is_not_a_problem_or_a_result(solved):
+    problem, result = solved
+    with pytest.raises(TypeError, match=r"problem=.*Result.*bl\.Problem"):
+        bl.certify(result, problem)
+    with pytest.raises(TypeError, match=r"result=.*ArrayImpl.*what bl\.solve returns"):
+        bl.certify(problem, result.x)
+
+
+def test_a_result_of_another_problem(solved):
+    problem, result = solved
+    ball = BALL.problem
+    with pytest.raises(ValueError, match=r"(?s)result=.*does not fit this problem.*y of task 'task 0' is float64\[5\]"):
+        bl.certify(ball, result)
+    fewer = Point(x=result.x, y=result.y, weights=result.weights[:2])
+    with pytest.raises(ValueError, match=r"does not fit this problem.*2 weights.*4 tasks"):
+        bl.certify(problem, fewer)
+    with pytest.raises(ValueError, match=r"(?s)does not fit this problem.*fails with x = float64\[3\]"):
+        bl.certify(problem, Point(x=jnp.zeros(3), y=result.y, weights=result.weights))
+    with pytest.raises(ValueError, match=r"does not fit this problem.*other tasks.*'north'"):
+        bl.certify(problem, Point(x=result.x, y={"north": jnp.zeros(5)}, weights=result.weights))
+    with pytest.raises(ValueError, match=r"does not fit this problem.*x has NaN"):
+        bl.certify(problem, Point(x=result.x * jnp.nan, y=result.y, weights=result.weights))

@@ -1,0 +1,167 @@
+"""The command: what it prints, where, and the code it leaves with."""
+
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import bilevel as bl
+from bilevel import cli
+from bilevel.demo import DEFAULTS
+
+
+def call(*arguments):
+    ran = CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "200"}, prog_name="bilevel")
+    ran.text, ran.errors = (re.sub(r"\x1b\[[\d;]*m", "", stream) for stream in (ran.stdout, ran.stderr))
+    return ran
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The calls of the demo, which does not run; `calls.does` is done instead."""
+
+    class Calls(list):
+        does = staticmethod(lambda: "the table")
+
+    found = Calls()
+
+    def run(**options):
+        found.append(options)
+        return found.does()
+
+    monkeypatch.setattr("bilevel.demo.run", run)
+    return found
+
+
+# ------------------------------------------------------------------ without a command
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_help_says_what_it_is_and_what_there_is(arguments):
+    ran = call(*arguments)
+    assert ran.exit_code == 0
+    assert "the worst of them does well" in ran.text
+    for command in ("solvers", "demo"):
+        assert re.search(rf"^\W*{command}\b", ran.text, re.MULTILINE)
+
+
+def test_the_module_is_the_command():
+    command = [sys.executable, "-W", "error", "-m", "bilevel", "--version"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"bilevel {bl.__version__}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [["solve"], ["--steps"], ["demo", "--steps", "many"], ["demo", "--seed", "-1"]])
+def test_what_is_not_understood_is_code_2(arguments, calls):
+    ran = call(*arguments)
+    assert ran.exit_code == 2
+    assert arguments[0 if len(arguments) == 1 else 1] in ran.errors
+    assert not calls
+
+
+# ------------------------------------------------------------------ solvers
+
+
+def test_every_solver_says_what_it_does_and_who_wrote_it():
+    rows = {name: (what, reference) for name, what, reference in cli._described_solvers()}
+    assert rows.keys() == set(bl.solvers.__all__)
+    for name, (what, reference) in rows.items():
+        assert what.endswith("."), name
+        assert re.search(r"\b(19|20)\d\d\b", reference), name
+    assert rows["MORBiT"][0] == "min-max multi-objective bilevel optimization, single loop."
+    assert rows["MORBiT"][1].startswith('Gu, Lu, Ram, Weng, "Min-max multi-objective bilevel optimization with')
+    assert rows["MORBiT"][1].endswith("Algorithm 1.")
+
+
+def test_the_solvers_are_printed():
+    ran = call("solvers")
+    assert ran.exit_code == 0
+    for name in bl.solvers.__all__:
+        assert re.search(rf"\b{re.escape(name)}\b", ran.text)
+
+
+# ------------------------------------------------------------------ demo
+
+
+def test_the_demo_runs_with_its_own_defaults(calls):
+    ran = call("demo")
+    assert (ran.exit_code, ran.text, ran.errors) == (0, "the table\n", "")
+    assert calls == [DEFAULTS._asdict() | {"out": None, "seed": 0, "progress": True}]
+
+
+def test_the_demo_takes_options(calls, tmp_path):
+    out = tmp_path / "figure.png"
+    ran = call("demo", "--steps", "7", "--draws", "2", "--tasks", "3", "--out", str(out), "--seed", "5", "--quiet")
+    assert ran.exit_code == 0
+    assert calls == [{"steps": 7, "draws": 2, "tasks": 3, "out": out, "seed": 5, "progress": False}]
+    assert f"The figure is in {out}." in ran.text
+
+
+def test_the_help_of_the_demo_shows_its_defaults(calls):
+    ran = call("demo", "--help")
+    for value in DEFAULTS:
+        assert f"[default: {value}]" in ran.text
+    assert not calls
+    assert call("demo").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("nowhere/a.png", "there is no directory"), ("a.gif", "ends in .png, .pdf or .svg"), (".", "ends in .png")],
+)
+def test_a_figure_that_cannot_be_saved_is_found_before_the_run(calls, tmp_path, name, said):
+    ran = call("demo", "--out", str(tmp_path / name))
+    assert ran.exit_code == 2
+    assert said in " ".join(re.sub(r"[│\s]+", " ", ran.errors).split())
+    assert not calls
+
+
+@pytest.mark.parametrize("error", [ValueError, TypeError, FileNotFoundError])
+def test_an_error_of_the_library_is_one_line(calls, error):
+    def fail():
+        raise error("tasks=1000: it needs\n  a whole number.")
+
+    calls.does = fail
+    ran = call("demo")
+    assert (ran.exit_code, ran.text) == (1, "")
+    assert ran.errors == "error: tasks=1000: it needs a whole number.\n"
+    shown = call("demo", "--debug")
+    assert shown.exit_code == 1
+    assert isinstance(shown.exception, error)  # which Python shows with its traceback
+
+
+def test_a_bug_is_not_hidden(calls):
+    calls.does = lambda: {}["missing"]
+    assert isinstance(call("demo").exception, KeyError)
+
+
+def test_a_run_of_the_library_that_refuses_its_input():
+    ran = call("demo", "--tasks", "1000")
+    assert ran.exit_code == 1
+    assert re.fullmatch(r"error: letter_pairs\(tasks=1000\): it needs a whole number from 1 to 325\.\n", ran.errors)
+
+
+def test_ctrl_c_is_code_130(calls):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    calls.does = interrupt
+    ran = call("demo")
+    assert (ran.exit_code, ran.text, ran.errors) == (130, "", "Interrupted.\n")
+
+
+def test_a_run_that_returns_what_there_is_after_ctrl_c(calls):
+    def interrupted():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        return "half a table"
+
+    before = signal.getsignal(signal.SIGINT)
+    calls.does = interrupted
+    ran = call("demo")
+    assert (ran.exit_code, ran.text) == (130, "half a table\n")
+    assert ran.errors.startswith("Interrupted: ")
+    assert signal.getsignal(signal.SIGINT) is before
