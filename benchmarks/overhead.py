@@ -1,15 +1,17 @@
 """What the library costs: `bl.solve` against a `lax.scan` of the same mathematics, written by hand.
 
-Three shapes, with synthetic data: sinusoid regression, kernel logistic regression whose penalties and bandwidths are
-tuned, and a shared layer for image classifiers. Both sides draw the same samples and must end at the same x. `solve`
-does all it does for a user (evaluates 100 times, averages, keeps a random iterate, watches for divergence); the scan by
-hand does nothing but step. Both are compiled first, then run in turn, so that whatever else the machine does slows
-both; times are of whole calls, and the ratio is the median over the pairs of neighbouring runs. The column "unwatched"
-has the same ratio for a `solve` that evaluates at the end only: what remains of the cost when a run is long.
+Three shapes, with synthetic data: sinusoid regression, kernel logistic regression whose penalties and
+bandwidths are tuned, and a shared layer for image classifiers. Both sides draw the same samples and must end
+at the same x. `solve` does all it does for a user (checks, evaluates 100 times, averages, keeps a random
+iterate, watches for divergence); the scan by hand does nothing but step. Both are compiled first, then run in
+turn, so that whatever else the machine does slows both. Times are of whole calls; the ratio is the median
+over pairs of neighbouring runs. The column "unwatched" has the ratio for a `solve` that evaluates at the end
+only: evaluations cost the same however long the run, so this is what a long run tends to.
 
     python benchmarks/overhead.py                 # all cases
     python benchmarks/overhead.py letter          # those whose name contains "letter"
     python benchmarks/overhead.py --repeats 15
+    NPROC=1 python benchmarks/overhead.py --cpu   # CPU time on one thread: steadier on a busy machine
 """
 
 from __future__ import annotations
@@ -108,9 +110,8 @@ def letter(tasks: int = 16, batch: int = 8, frequencies: int = 128) -> Shape:
 
     slopes = rng.normal(size=(tasks, 16))
     x = {"penalty": jnp.full(2 * frequencies, 0.2), "bandwidth": jnp.full(16, 0.3)}
-    return Shape(
-        upper, lower, rows(900), rows(300), batch, batch, x, jnp.zeros(2 * frequencies), tasks, nonnegative=True
-    )
+    y = jnp.zeros(2 * frequencies)
+    return Shape(upper, lower, rows(900), rows(300), batch, batch, x, y, tasks, nonnegative=True)
 
 
 def fashion(tasks: int = 10, hidden: int = 100) -> Shape:
@@ -124,8 +125,8 @@ def fashion(tasks: int = 10, hidden: int = 100) -> Shape:
 
     def rows(count):
         label = rng.integers(2, size=(tasks, count))
-        images = np.clip(rng.uniform(size=(tasks, count, 784)) + 0.1 * label[..., None] * means[:, None], 0, 1)
-        return jnp.asarray(images, jnp.float32), jnp.asarray(label, jnp.int32)
+        images = rng.uniform(size=(tasks, count, 784)) + 0.1 * label[..., None] * means[:, None]
+        return jnp.asarray(np.clip(images, 0, 1), jnp.float32), jnp.asarray(label, jnp.int32)
 
     rng = np.random.default_rng(0)
     means = rng.normal(size=(tasks, 784))
@@ -159,7 +160,8 @@ def by_library(
     )
 
     def run(seed: int) -> Any:
-        return bl.solve(problem, solver, shape.x, shape.y, steps=steps, seed=seed, every=every, progress=False).x
+        options = {"steps": steps, "seed": seed, "every": every, "progress": False}
+        return bl.solve(problem, solver, shape.x, shape.y, **options).x
 
     return run
 
@@ -275,16 +277,17 @@ CASES = [
 def distance(x: Any, other: Any) -> float:
     """The largest difference, as a part of the largest entry."""
     size = max(float(jnp.max(jnp.abs(a))) for a in jax.tree.leaves(x))
-    return max(float(jnp.max(jnp.abs(a - b))) for a, b in zip(*map(jax.tree.leaves, (x, other)), strict=True)) / size
+    gaps = jax.tree.map(lambda a, b: float(jnp.max(jnp.abs(a - b))), x, other)
+    return max(jax.tree.leaves(gaps)) / size
 
 
-def seconds(run: Callable[[int], Any]) -> float:
-    began = time.perf_counter()
+def seconds(run: Callable[[int], Any], clock: Callable[[], float]) -> float:
+    began = clock()
     jax.block_until_ready(run(0))
-    return time.perf_counter() - began
+    return clock() - began
 
 
-def measure(case: Case, repeats: int) -> str:
+def measure(case: Case, repeats: int, clock: Callable[[], float]) -> str:
     shape = case.shape()
     arguments = (shape, case.estimator, case.rates, case.steps)
     sides = [by_library(*arguments), by_hand(*arguments), by_library(*arguments, every=case.steps)]
@@ -292,7 +295,7 @@ def measure(case: Case, repeats: int) -> str:
     moved, apart = distance(x, shape.x), distance(x, other)
     assert moved > 1e-3, f"{case.name}: x hardly moved ({moved:.1e}), so that equality would say nothing"
     assert apart <= 1e-5, f"{case.name}: the two sides end {apart:.1e} apart"
-    times = np.array([[seconds(run) for run in sides] for _ in range(repeats)]) / case.steps * 1e6
+    times = np.array([[seconds(run, clock) for run in sides] for _ in range(repeats)]) / case.steps * 1e6
     ratio, bare = times[:, 0] / times[:, 1], times[:, 2] / times[:, 1]
     us = np.median(times, axis=0)
     return (
@@ -305,13 +308,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Times bl.solve against a hand-written lax.scan.")
     parser.add_argument("only", nargs="?", default="", help="a part of the names of the cases to run")
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--cpu", action="store_true", help="measure CPU time of the process, not time passed")
     options = parser.parse_args()
+    clock = time.process_time if options.cpu else time.perf_counter
     columns = ("steps", 7), ("us/step", 10), ("by hand", 10), ("ratio", 8), ("min", 6), ("max", 6)
     columns = (*columns, ("unwatched", 9), ("x apart", 9))
     print(f"{'case':20} " + " ".join(f"{name:>{width}}" for name, width in columns), flush=True)
     for case in CASES:
         if options.only in case.name:
-            print(measure(case, options.repeats), flush=True)
+            print(measure(case, options.repeats, clock), flush=True)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ ROWS = 1440  # of every pair, so that all draws have one shape and compile once
 class Defaults(NamedTuple):
     """How long the demo is."""
 
-    steps: int = 3000
+    steps: int = 1000
     draws: int = 5
     tasks: int = 16
 
@@ -47,18 +47,22 @@ def run(steps: int, draws: int, tasks: int, out: Path | None, seed: int = 0, pro
 
 def compare(steps: int, draws: int, tasks: int, seed: int = 0, progress: bool = True) -> dict[str, Results]:
     """All runs of both methods."""
-    problems = [hyperparameters(letter_pairs(tasks, seed=seed + draw, rows=ROWS)) for draw in range(draws)]
+    problems = [
+        hyperparameters(letter_pairs(tasks, seed=seed + draw, rows=ROWS), 64, lower_batch=32, upper_batch=32)
+        for draw in range(draws)
+    ]
     methods = {
-        "min-avg": MORBiT(0.05, 0.2, Tracked(), Average()),
-        "min-max": MORBiT(0.05, 0.2, Tracked(), SimplexAscent(2e-3)),
+        "min-avg": MORBiT(0.1, 0.3, Tracked(0.3), Average()),
+        "min-max": MORBiT(0.1, 0.3, Tracked(0.3), SimplexAscent(2e-3)),
     }
+    # Draw by draw, so that an interrupted demo has both methods on the draws it has.
     jobs = [
         Job(ready.problem, solver, ready.x, None, seed + draw)
-        for solver in methods.values()
         for draw, ready in enumerate(problems)
+        for solver in methods.values()
     ]
     results = solve_all(jobs, Plan(steps, max(1, steps // 20), None, None), progress)
-    return {name: results[i * draws : (i + 1) * draws] for i, name in enumerate(methods)}
+    return {name: results[i :: len(methods)] for i, name in enumerate(methods)}
 
 
 def table(compared: dict[str, Results]) -> str:

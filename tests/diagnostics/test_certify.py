@@ -10,6 +10,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import bilevel as bl
+from bilevel import start
 from bilevel.constraints import Box
 from bilevel.problems.closed_form import CENTRES, MAPS
 
@@ -75,14 +76,19 @@ def shrinkage_losses(x):
     return np.array([(s - 1) ** 2, (2 * s) ** 2]) / 2
 
 
-@pytest.mark.parametrize("x", [0.0, 1.5])
-def test_the_proximal_map_where_nothing_is_quadratic(x):
-    """Against a scan of the closed form; 1.5 lies where F bends down."""
-    known, weights = bl.problems.shrinkage(), np.array([0.3, 0.7])
-    found = bl.certify(known.problem, Point(x=jnp.array(x), y=(jnp.array([0.0, 0.0]),), weights=weights))
+SHRINKAGE = bl.problems.shrinkage().problem
+ZEROS = (jnp.zeros(2),)  # both y
+
+
+@pytest.mark.parametrize(("x", "share"), [(0.0, 0.3), (1.5, 0.95)], ids=["bends up", "bends down"])
+def test_the_proximal_map_where_nothing_is_quadratic(x, share):
+    """Against a scan of the closed form."""
+    weights = np.array([share, 1 - share])
+    found = bl.certify(SHRINKAGE, Point(x=jnp.array(x), y=ZEROS, weights=weights))
     h = 1e-4
     bend = weights @ (shrinkage_losses(x + h) - 2 * shrinkage_losses(x) + shrinkage_losses(x - h)) / h**2
     assert found.converged
+    assert (bend > 0) == (x == 0)
     assert_close(found.rho, 2 * abs(bend), atol=1e-6)
     u = x + np.linspace(-3, 3, 600_001)
     x_hat = u[np.argmin(found.rho / 2 * (u - x) ** 2 + weights @ shrinkage_losses(u))]
@@ -92,9 +98,8 @@ def test_the_proximal_map_where_nothing_is_quadratic(x):
 
 
 def test_a_rho_below_the_weak_convexity_is_told():
-    known, weights = bl.problems.shrinkage(), np.array([0.0, 1.0])
-    point = Point(x=jnp.array(2.0), y=(jnp.array([0.0, 0.0]),), weights=weights)  # F'' = -0.16 here
-    found = bl.certify(known.problem, point, rho=1e-3)
+    point = Point(x=jnp.array(2.0), y=ZEROS, weights=np.array([1.0, 0.0]))  # l_1'' = -0.06 here
+    found = bl.certify(SHRINKAGE, point, rho=1e-3)
     assert not found.converged
     assert not found.x_converged
     assert "larger rho" in str(found)
@@ -119,21 +124,21 @@ def ridge(x, y, batch):
     return square(x, y, batch) + jnp.exp(x["penalty"]) * (jnp.sum(y["slope"] ** 2) + y["offset"] ** 2)
 
 
-def rows(seed, count, dtype=float):
-    table = np.random.default_rng(seed).normal(size=(count, 3))
-    return {"input": jnp.asarray(table[:, :2], dtype), "target": jnp.asarray(table[:, 2] + table[:, 0], dtype)}
+def rows(seed, count):
+    table = jnp.array(np.random.default_rng(seed).normal(size=(count, 3)))
+    return {"input": table[:, :2], "target": table[:, 2] + table[:, 0]}
 
 
-def mixed(dtype=float):
+def mixed():
     """Ragged sizes, two kinds of tasks that interleave, pytrees, a constraint of parts, batches."""
     tasks = [
-        bl.Task(rows(i, 5 + i, dtype), rows(9 + i, 4 + i, dtype), upper=smooth_absolute if i == 1 else None, name=name)
+        bl.Task(rows(i, 5 + i), rows(9 + i, 4 + i), upper=smooth_absolute if i == 1 else None, name=name)
         for i, name in enumerate(["a", "b", "c"])
     ]
     box = bl.constraints.Product({"scale": Box(0.5, 1.2), "penalty": bl.constraints.Unconstrained()})
     problem = bl.Problem(square, ridge, tasks, constraint=box, lower_batch=2, upper_batch=2)
-    x = {"scale": jnp.array([0.5, 1.0], dtype), "penalty": jnp.array(-1.0, dtype)}
-    return problem, x, {"slope": jnp.zeros(2, dtype), "offset": jnp.zeros((), dtype)}
+    x = {"scale": jnp.array([0.5, 1.0]), "penalty": jnp.array(-1.0)}
+    return problem, x, tuple({"slope": jnp.zeros((n, 2)), "offset": jnp.zeros(n)} for n in (2, 1))
 
 
 def by_hand(problem, x, weights):
@@ -156,9 +161,8 @@ def by_hand(problem, x, weights):
 
 def test_ragged_and_unlike_tasks_pytrees_constraints_and_batches():
     problem, x, y = mixed()
-    state = bl.MORBiT().init(problem, x, y, key=jax.random.key(0), steps=10)
     weights = np.array([0.2, 0.5, 0.3])
-    found = bl.certify(problem, state._replace(weights=weights))
+    found = bl.certify(problem, Point(x=x, y=y, weights=weights))
     assert found.converged, str(found)
 
     with jax.numpy_rank_promotion("allow"):
@@ -177,19 +181,13 @@ def test_ragged_and_unlike_tasks_pytrees_constraints_and_batches():
 
 
 def test_single_precision_stays_single():
-    problem, x, y = mixed(np.float32)
-    state = bl.MORBiT().init(problem, x, y, key=jax.random.key(0), steps=10)
-    found, fine = bl.certify(problem, state, rho=3.0), certify_in_double()
+    point = Point(x=jnp.array(0.5), y=ZEROS, weights=np.array([0.3, 0.7]))
+    single = jax.tree.map(lambda a: a.astype(np.float32) if a.dtype == float else a, (SHRINKAGE, vars(point)))
+    found, fine = bl.certify(single[0], Point(**single[1]), rho=3.0), bl.certify(SHRINKAGE, point, rho=3.0)
     assert found.converged, str(found)
-    assert found.proximal_point["scale"].dtype == found.losses.dtype == np.float32
-    assert_close(found.y_gaps, fine.y_gaps, atol=1e-4)
-    assert_close([found.x_gap, found.weights_gap, found.residual], [fine.x_gap, fine.weights_gap, fine.residual], 1e-3)
-
-
-def certify_in_double():
-    problem, x, y = mixed()
-    state = bl.MORBiT().init(problem, x, y, key=jax.random.key(0), steps=10)
-    return bl.certify(problem, state, rho=3.0)
+    assert found.proximal_point.dtype == found.losses.dtype == np.float32
+    for name in ("x_gap", "y_gap", "weights_gap", "residual"):
+        assert_close(getattr(found, name), getattr(fine, name), atol=1e-5)
 
 
 def centre(parameters, key, size):
@@ -249,29 +247,32 @@ def test_a_lower_problem_without_its_one_solution_is_told(lower, y, said):
 
 
 @pytest.fixture(scope="module")
-def solved(padded_ball):
-    known = padded_ball()
-    return known.problem, bl.solve(known.problem, bl.MORBiT(), known.x, steps=3000, progress=False)
+def solved():
+    return SHRINKAGE, bl.solve(SHRINKAGE, bl.MORBiT(), jnp.array(0.0), steps=2000, progress=False)
+
+
+def at(result, **changes):
+    return Point(**{"x": result.x, "y": result.y, "weights": result.weights, **changes})
 
 
 def test_a_result_is_its_last_iterate_and_nearly_solved(solved):
     problem, result = solved
-    found, again, start = (bl.certify(problem, point) for point in (result, result.last, result.best))
+    found, again, best = (bl.certify(problem, point) for point in (result, result.last, result.best))
     assert (found.x_gap, found.y_gap, found.weights_gap) == (again.x_gap, again.y_gap, again.weights_gap)
     assert max(found.x_gap, found.y_gap, found.weights_gap) < 1e-2
     assert found.converged
-    assert start.converged
+    assert best.converged
 
 
 def test_a_result_of_the_same_tasks_in_another_order(solved):
     problem, result = solved
-    names = list(problem.names)[::-1]
-    by_name = {name: bl.diagnostics.points.start.task_of(problem, problem.groups[0], k) for k, name in enumerate(names[::-1])}
-    other = bl.Problem(problem.groups[0].upper, problem.groups[0].lower, [by_name[name] for name in names])
-    point = Point(x=result.x, y=result.y, weights=result.weights[::-1])
-    found, there = bl.certify(problem, result), bl.certify(other, point)
+    (group,) = problem.groups
+    tasks = [start.task_of(problem, group, k) for k in (1, 0)]
+    other = bl.Problem(group.upper, group.lower, tasks)
+    found, there = bl.certify(problem, result), bl.certify(other, at(result, weights=result.weights[::-1]))
     assert_close(there.y_gaps, found.y_gaps[::-1], atol=1e-12)
     assert_close(there.x_gap, found.x_gap, atol=1e-12)
+    assert there.worst_task == found.worst_task
 
 
 @pytest.mark.parametrize("rho", [0, -1.0, INF, float("nan"), "large", True])
@@ -295,15 +296,16 @@ def test_what_is_not_a_problem_or_a_result(solved):
 
 def test_a_result_of_another_problem(solved):
     problem, result = solved
-    ball = BALL.problem
-    with pytest.raises(ValueError, match=r"(?s)result=.*does not fit this problem.*y of task 'task 0' is float64\[5\]"):
-        bl.certify(ball, result)
-    fewer = Point(x=result.x, y=result.y, weights=result.weights[:2])
-    with pytest.raises(ValueError, match=r"does not fit this problem.*2 weights.*4 tasks"):
-        bl.certify(problem, fewer)
-    with pytest.raises(ValueError, match=r"(?s)does not fit this problem.*fails with x = float64\[3\]"):
-        bl.certify(problem, Point(x=jnp.zeros(3), y=result.y, weights=result.weights))
+    with pytest.raises(ValueError, match=r"result=.*does not fit this problem.*2 weights.*4 tasks"):
+        bl.certify(BALL.problem, result)
+    wide = tuple(jnp.zeros((2, 5)) for _ in problem.groups)
+    with pytest.raises(ValueError, match=r"does not fit this problem.*y of task 'task 0' is float64\[5\].*float64\[\]"):
+        bl.certify(problem, at(result, y=wide))
+    with pytest.raises(ValueError, match=r"(?s)does not fit this problem.*task 'task 0'.*returns float64\[3\]"):
+        bl.certify(problem, at(result, x=jnp.zeros(3)))
     with pytest.raises(ValueError, match=r"does not fit this problem.*other tasks.*'north'"):
-        bl.certify(problem, Point(x=result.x, y={"north": jnp.zeros(5)}, weights=result.weights))
+        bl.certify(problem, at(result, y={"north": jnp.zeros(())}))
+    with pytest.raises(ValueError, match=r"does not fit this problem.*no entry for task 'task 1'"):
+        bl.certify(problem, at(result, y={"task 0": jnp.zeros(())}))
     with pytest.raises(ValueError, match=r"does not fit this problem.*x has NaN"):
-        bl.certify(problem, Point(x=result.x * jnp.nan, y=result.y, weights=result.weights))
+        bl.certify(problem, at(result, x=jnp.array(jnp.nan)))

@@ -1,0 +1,23 @@
+"""Looking at a problem, an estimator, a solution, or tasks that were not there before.
+
+certify              Theorem 1's gaps at a point, measured
+check_problem        all that is wrong with a problem, and how convex its lower problems are
+check_hypergradient  an estimator against the true hypergradient
+adapt                unseen tasks: x frozen, y fitted
+"""
+
+from bilevel.diagnostics.adaptation import Adapted, adapt
+from bilevel.diagnostics.certificate import Certificate, certify
+from bilevel.diagnostics.hypergradient_report import HypergradientReport, check_hypergradient
+from bilevel.diagnostics.problem_report import ProblemReport, check_problem
+
+__all__ = [
+    "Adapted",
+    "Certificate",
+    "HypergradientReport",
+    "ProblemReport",
+    "adapt",
+    "certify",
+    "check_hypergradient",
+    "check_problem",
+]

@@ -1,0 +1,169 @@
+"""Unseen tasks: x frozen, y fitted."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bilevel import checks, curvature, rates, start
+from bilevel.diagnostics.points import check_is_problem, check_seed
+from bilevel.diagnostics.unseen import problem_of
+from bilevel.grouping import Task, TaskStack
+from bilevel.oracles import Rule, Walk, descend
+from bilevel.parts import Rate, leaf, part, rate_at
+from bilevel.problem import Problem, TaskValues
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Adapted:
+    """Tasks fitted to a given x.
+
+    Attributes:
+        y: every task's own variable, by name.
+        losses: f_i(x, y_i) on all validation data, by name.
+        test_losses: on all test data, by name; None where a task has none.
+        rates: the lower rate of every task in the last step, by name.
+    """
+
+    y: TaskValues
+    losses: dict[str, float]
+    test_losses: dict[str, float] | None
+    rates: dict[str, float]
+
+    @property
+    def worst(self) -> float:
+        """The largest validation loss."""
+        return float(np.max(list(self.losses.values())))
+
+    @property
+    def mean(self) -> float:
+        """The mean validation loss."""
+        return float(np.mean(list(self.losses.values())))
+
+    @property
+    def worst_task(self) -> str:
+        """The name of the task with the largest validation loss."""
+        return list(self.losses)[int(np.argmax(list(self.losses.values())))]
+
+    def __str__(self) -> str:
+        said = f"{len(self.losses)} tasks: worst loss {self.worst:.5g} ({self.worst_task!r}), mean {self.mean:.5g}"
+        if self.test_losses is None:
+            return said
+        test = list(self.test_losses.values())
+        return f"{said}; test worst {np.max(test):.5g}, mean {np.mean(test):.5g}"
+
+
+@part
+class Fit:
+    """How y is fitted."""
+
+    rule: Rule
+    lr: Rate = leaf(default=None)
+
+    def check(self) -> None:
+        """A rule is a function, and automatic rates are for plain gradient steps."""
+        if not callable(self.rule):
+            raise TypeError(
+                f"adapt(lower_rule=...) got {self.rule!r}: it needs a function from a rate to a transformation, such "
+                "as optax.sgd."
+            )
+        checks.check_rate("adapt(lower_lr)", self.lr)
+        if self.lr is None and self.rule is not optax.sgd:
+            raise ValueError("adapt(lower_lr=None) is chosen for optax.sgd only: with another lower_rule, give a rate.")
+
+
+def adapt(
+    problem: Problem,
+    x: Any,
+    tasks: Sequence[Task | TaskStack],
+    steps: int = 1000,
+    y: Any = None,
+    lower_rule: Rule = optax.sgd,
+    lower_lr: Rate = None,
+    seed: int = 0,
+) -> Adapted:
+    """Fits unseen tasks: y_i <- y_i - rate_i grad_y g_i(x, y_i), so many times, with x held fixed.
+
+    The losses are those of the problem, or a task's own, and so are the batches; a task with fewer rows than a batch
+    takes all of them in every step, together with the tasks like it.
+
+    Args:
+        problem: what x was learnt on.
+        x: what the tasks share, for instance `result.x`.
+        tasks: `bl.Task` and `bl.Task.stack(...)`.
+        steps: how many lower steps.
+        y: where they start, as for `solve`; None = the tasks brought theirs.
+        lower_rule: from a rate to an optax transformation.
+        lower_lr: a number, a schedule, or None = 1/L_i for every task, L_i its measured curvature.
+        seed: of everything random.
+
+    >>> import jax.numpy as jnp
+    >>> import bilevel as bl
+    >>> known = bl.problems.shrinkage()
+    >>> new = bl.Task(train=jnp.array([3.0]), validation=jnp.array([1.0]), y=jnp.array(0.0), name="new")
+    >>> adapted = bl.adapt(known.problem, jnp.array(0.0), [new], steps=50)
+    >>> round(float(adapted.y["new"]), 4), round(adapted.losses["new"], 4)
+    (1.5, 0.125)
+    """
+    check_is_problem("adapt", problem)
+    checks.check_count("adapt(steps)", steps)
+    check_seed("adapt", seed)
+    fit = Fit(lower_rule, lower_lr)
+    fit.check()
+    unseen = problem_of(problem, tasks)
+    key = jax.random.key(seed)
+    x = start.arrays(x, "x")
+    y = start.lower_points(unseen, y, jax.random.fold_in(key, 0))
+    checks.check_start(unseen, x, y)
+
+    y, rate = _run(fit, unseen, x, y, jax.random.fold_in(key, 1), steps)
+    validation, test = _evaluate(unseen, x, y)
+    by_name = lambda values: dict(zip(unseen.names, np.asarray(values).tolist(), strict=True))  # noqa: E731
+    adapted = Adapted(unseen.by_name(y), by_name(validation), None if test is None else by_name(test), by_name(rate))
+    if not np.all(np.isfinite(validation)):
+        name = unseen.names[int(np.argmin(np.isfinite(validation)))]
+        warnings.warn(
+            f"adapt diverged: the loss of task {name!r} became {adapted.losses[name]}. Try a smaller lower_lr (it was "
+            f"{adapted.rates[name]:.3g}), or None to have it chosen.",
+            stacklevel=2,
+        )
+    return adapted
+
+
+@jax.jit
+def _run(fit: Fit, problem: Problem, x: Any, y: tuple, key: jax.Array, steps: Any) -> tuple[tuple, jax.Array]:
+    """y after the steps, and the rates of the last one."""
+    first_key, key = jax.random.split(key)
+    known = None if fit.lr is not None else curvature.lower(problem, x, y, first_key)
+    optimisers = tuple(jax.vmap(fit.rule(0.1).init)(yg) for yg in y)
+    unknown = tuple(jnp.full(group.size, jnp.nan, optax.tree.norm(x).dtype) for group in problem.groups)
+
+    def one(k: Any, carry: tuple) -> tuple:
+        y, optimisers, known, _ = carry
+        samples = tuple(
+            jax.tree.map(lambda s: s[:, None], drawn) for drawn in problem.draw_lower(jax.random.fold_in(key, k))
+        )
+        if known is not None:
+            known = curvature.follow_lower(problem, x, y, samples, known)
+            rate = rates.lower_rates(known)
+        else:
+            rate = tuple(jnp.full_like(group, rate_at(fit.lr, k)) for group in unknown)
+        walks = tuple(map(Walk, y, optimisers, rate, samples))
+        return *descend(problem, fit.rule, 1, x, walks), known, rate
+
+    if known is not None:
+        unknown = tuple(jnp.full_like(group.value, jnp.nan) for group in known)
+    y, _, _, rate = jax.lax.fori_loop(0, steps, one, (y, optimisers, known, unknown))
+    return y, problem.join(rate)
+
+
+@jax.jit
+def _evaluate(problem: Problem, x: Any, y: tuple) -> tuple[jax.Array, jax.Array | None]:
+    return problem.validation_losses(x, y), problem.test_losses(x, y)

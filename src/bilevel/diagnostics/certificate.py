@@ -1,0 +1,142 @@
+"""How near a point is to what Theorem 1 promises, measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from bilevel.checks import check_count
+from bilevel.diagnostics.exact import weighted_gradient
+from bilevel.diagnostics.points import read_point
+from bilevel.diagnostics.proximal import proximal_point, residual, upper_curvature
+from bilevel.diagnostics.spectrum import lower_spectra
+from bilevel.diagnostics.text import columns, lower_remarks
+from bilevel.problem import Problem
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Certificate:
+    """The gaps of a point (x, y, weights), all zero at a solution. Arrays are in the order of the tasks.
+
+    Attributes:
+        x_gap: ||x_hat - x||^2, with x_hat = argmin over u in X of rho/2 ||u - x||^2 + F(u, weights).
+        y_gap: max_i ||y_i - y_i*(x)||^2; `y_gaps` has every task's, `worst_task` the name of the worst.
+        weights_gap: max over w of F(x, w), less F(x, weights).
+        residual: ||x - proj(x - grad F(x, weights))||.
+        rho: of x_hat.
+        proximal_point: x_hat.
+        losses: l_i(x) = f_i(x, y_i*(x)), on all validation data.
+        x_converged: whether x_hat was found, and is the only one as far as was seen.
+        y_converged: whether each y_i* was found.
+        y_errors: about how far each y_i* may still be off.
+        smallest_curvature: of each g_i in y at y_i*; where it is not positive, y_i* means little.
+    """
+
+    x_gap: float
+    y_gap: float
+    y_gaps: np.ndarray
+    worst_task: str
+    weights_gap: float
+    residual: float
+    rho: float
+    proximal_point: Any
+    losses: np.ndarray
+    x_converged: bool
+    y_converged: np.ndarray
+    y_errors: np.ndarray
+    smallest_curvature: np.ndarray
+    remarks: tuple[str, ...]  # what was not as it should be, in sentences
+
+    @property
+    def converged(self) -> bool:
+        """Whether every inner solve did what it should, so that the gaps can be believed."""
+        return not self.remarks
+
+    def __str__(self) -> str:
+        rows = [
+            ("x", "||x_hat - x||^2", f"{self.x_gap:.3g}", f"rho = {self.rho:.3g}"),
+            ("y", "max_i ||y_i - y_i*||^2", f"{self.y_gap:.3g}", f"task {self.worst_task!r}"),
+            (
+                "weights",
+                "max_w F(x, w) - F(x, weights)",
+                f"{self.weights_gap:.3g}",
+                f"worst loss {max(self.losses):.5g}",
+            ),
+            ("residual", "||x - proj(x - grad F)||", f"{self.residual:.3g}", ""),
+        ]
+        return "\n".join([*columns(rows), *(self.remarks or ("All inner solves converged.",))])
+
+
+def certify(problem: Problem, result: Any, rho: float | None = None, *, iterations: int = 500) -> Certificate:
+    """Measures Theorem 1's three gaps, and the projected-gradient residual, on all the data.
+
+    With F(x, w) = sum_i w_i l_i(x), l_i(x) = f_i(x, y_i*(x)) and x_hat the proximal map, they are
+
+        ||x_hat - x||^2,      max_i ||y_i - y_i*(x)||^2,      max over w of F(x, w), less F(x, weights)
+
+    Every y_i* is solved for by Newton's method and x_hat by projected gradient steps, in the dtype of the data.
+    Generators are looked at on their fixed evaluation sample.
+
+    Args:
+        problem: the problem.
+        result: what `bl.solve` returns (its last iterate is taken), or one of its iterates: `result.random` is what the
+            theorem speaks of.
+        rho: of the proximal map, above the weak convexity of F; None = twice the largest curvature of F(., weights) at
+            x in absolute value, which is above it. The smaller rho, the farther x_hat and the longer it takes.
+        iterations: at most so many steps towards x_hat.
+
+    >>> import bilevel as bl
+    >>> known = bl.problems.opposed_slopes()
+    >>> result = bl.solve(known.problem, bl.MORBiT(), known.x, steps=2000, progress=False)
+    >>> certificate = bl.certify(known.problem, result)
+    >>> certificate.converged, certificate.x_gap < 1e-3, certificate.y_gap < 1e-3, certificate.weights_gap < 1e-2
+    (True, True, True, True)
+
+    Reference: Gu, Lu, Ram, Weng, ICLR 2023, Theorem 1 and the measures before it.
+    """
+    if rho is not None and (isinstance(rho, (bool, str)) or np.ndim(rho) != 0 or not 0 < rho < np.inf):
+        raise ValueError(f"certify(rho={rho!r}): it needs a positive number, or None = measured.")
+    check_count("certify(iterations)", iterations)
+    x, y, weights = read_point("certify", problem, result)
+    solved, gradient = weighted_gradient(problem, x, y, weights)
+    smallest, largest = lower_spectra(problem, x, solved.y)
+    curvature = upper_curvature(problem, x, solved.y, weights)
+    rho = float(rho) if rho is not None else 2 * curvature or 1.0
+    proximal = proximal_point(problem, x, solved.y, weights, gradient, rho, curvature, iterations)
+    y_gaps, losses = np.asarray(_distances(problem, y, solved.y)), np.asarray(solved.losses)
+    remarks = lower_remarks(problem, solved, smallest, largest)
+    if not proximal.converged:
+        remarks.append(f"x_hat did not converge in {iterations} steps: x_gap is a guess.")
+    if not proximal.convex:
+        remarks.append(f"F bends down by more than rho = {rho:.3g}: x_hat may not be the only one. Try a larger rho.")
+    return Certificate(
+        x_gap=float(_distance(proximal.point, x)),
+        y_gap=float(np.max(y_gaps)),
+        y_gaps=y_gaps,
+        worst_task=problem.names[int(np.argmax(y_gaps))],
+        weights_gap=float(np.max(losses) - np.asarray(weights) @ losses),
+        residual=float(residual(problem, x, gradient)),
+        rho=rho,
+        proximal_point=proximal.point,
+        losses=losses,
+        x_converged=proximal.converged and proximal.convex,
+        y_converged=np.asarray(solved.converged),
+        y_errors=np.asarray(solved.errors),
+        smallest_curvature=np.asarray(smallest),
+        remarks=tuple(remarks),
+    )
+
+
+@jax.jit
+def _distances(problem: Problem, y: tuple, solved: tuple) -> jax.Array:
+    """||y_i - y_i*||^2."""
+    return problem.join([jax.vmap(_distance)(*pair) for pair in zip(y, solved, strict=True)])
+
+
+@jax.jit
+def _distance(one: Any, other: Any) -> jax.Array:
+    return optax.tree.norm(optax.tree.sub(one, other), squared=True)

@@ -1,0 +1,186 @@
+"""An estimator of the hypergradient against the truth."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from bilevel import checks, start
+from bilevel.diagnostics.comparison import Comparison, compare
+from bilevel.diagnostics.differences import Differences, central_differences
+from bilevel.diagnostics.exact import task_gradients
+from bilevel.diagnostics.newton import solve_lower
+from bilevel.diagnostics.points import check_is_problem, check_seed
+from bilevel.diagnostics.sampling import Estimate, moments_of
+from bilevel.diagnostics.spectrum import lower_spectra
+from bilevel.diagnostics.text import columns, lower_remarks
+from bilevel.hypergradients import Tracked
+from bilevel.hypergradients.base import Hypergradient
+from bilevel.problem import Names, Problem
+
+TRACKED = Tracked()  # the estimator that solvers have by default
+SHOWN = 10  # tasks, in the text
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HypergradientReport:
+    """What `check_hypergradient` measured. Arrays are in the order of the tasks, gradients flat.
+
+    Attributes:
+        tasks: estimates of every grad l_i against the true ones.
+        average: the same for their average over the tasks.
+        differences: the true gradients against central differences of l_i.
+        samples: over how many samples.
+        tolerance: up to which part of a gradient a bias is let pass.
+        remarks: what was not as it should be with the measurement itself.
+    """
+
+    names: Names
+    hypergradient: Hypergradient
+    tasks: Comparison
+    average: Comparison
+    differences: Differences
+    samples: int
+    tolerance: float
+    remarks: tuple[str, ...]
+
+    @property
+    def biased(self) -> np.ndarray:
+        """Which tasks' estimates are off by more than the tolerance, beyond what noise explains."""
+        return self.tasks.is_biased(self.tolerance)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no bias was seen, though half the gradient's length would have been, in a sound measurement."""
+        biased = np.any(self.biased) or self.average.is_biased(self.tolerance)
+        return not (self.remarks or biased) and bool(self.average.hidden <= 0.5)
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in a few sentences."""
+        biased, noise = np.flatnonzero(self.biased), float(self.average.noise)
+        if not np.all(np.isfinite(self.tasks.mean)):
+            first = "The estimates became infinite or NaN."
+        elif len(biased):
+            first = self._say_bias(biased)
+        elif self.average.is_biased(self.tolerance):
+            first = f"Biased on average over the tasks, by {100 * float(self.average.relative_error):.3g} %."
+        elif self.average.hidden > 0.5:
+            first = (
+                f"Too noisy to tell: {self.samples} samples hide a bias as long as {self.average.hidden:.2g} gradients."
+            )
+        else:
+            limit = max(self.tolerance, float(np.max(self.tasks.hidden)))
+            first = f"No bias, or none above {100 * limit:.2g} % of a task's gradient."
+        said = f"One estimate strays from its mean by {noise:.2g} times the gradient." if noise else "It does not vary."
+        return " ".join([first, said, *self.remarks])
+
+    def _say_bias(self, biased: np.ndarray) -> str:
+        i = int(biased[np.argmax(self.tasks.relative_error[biased])])
+        size, cosine = float(self.tasks.size[i]), float(self.tasks.cosine[i])
+        said = (
+            f"Biased for {len(biased)} of {len(self.names)} tasks: the mean estimate of task {self.names[i]!r} is "
+            f"{100 * self.tasks.relative_error[i]:.3g} % of the gradient away from it (cosine {cosine:.3f})."
+        )
+        length = np.linalg.norm(self.tasks.mean[i]) / size if size else 0.0
+        return said + (f" Its direction is right, its length {length:.3g} times the true one." if cosine > 0.99 else "")
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, ...]] = [
+            ("", "cosine", "relative error", "bias", "standard error", "variance", "|gradient|", "differences")
+        ]
+        worst = np.argsort(-self.tasks.relative_error, kind="stable")[:SHOWN]
+        apart = self.differences.relative_error
+        table = np.stack(_numbers(self.tasks), axis=1)
+        rows += [(self.names[int(i)], *map(_show, table[i]), f"{apart[i]:.2g}") for i in worst]
+        rows.append(("average", *map(_show, _numbers(self.average)), ""))
+        head = f"{self.hypergradient} over {self.samples} samples"
+        more = [f"(the worst {SHOWN} of {len(self.names)} tasks)"] if len(self.names) > SHOWN else []
+        return "\n".join([head, *columns(rows), *more, self.verdict])
+
+
+def _numbers(one: Comparison) -> tuple[np.ndarray, ...]:
+    return one.cosine, one.relative_error, one.bias, one.standard_error, one.variance, one.size
+
+
+def _show(number: Any) -> str:
+    return f"{float(number):.3g}"
+
+
+def check_hypergradient(
+    problem: Problem,
+    x: Any,
+    y: Any = None,
+    hypergradient: Hypergradient = TRACKED,
+    samples: int = 100,
+    seed: int = 0,
+    *,
+    lower_steps: int = 1,
+    tolerance: float = 0.05,
+) -> HypergradientReport:
+    """Compares an estimator, at (x, y*(x)), with the true hypergradient and that with central differences.
+
+    The truth, grad l_i(x) = f_x - J A^-1 f_y at y_i*(x), is computed on all the data from a lower problem and a linear
+    system solved to tolerance; the differences are those of l_i, with lower problems solved at both ends. The estimator
+    sees what it would see in a run: the problem's batches, fresh keys, its own state carried from sample to sample. One
+    that carries a state first runs at the fixed point until its mean no longer changes.
+
+    Args:
+        problem: the problem.
+        x: where to look.
+        y: where the lower problems are solved from, as for `solve`.
+        hypergradient: the estimator, from `bl.hypergradients` or your own.
+        samples: over how many samples mean and variance are taken.
+        seed: of the samples.
+        lower_steps: lower steps that `Unrolled` replays, each 1/L_i long.
+        tolerance: up to which part of the gradient a bias is let pass.
+
+    >>> import bilevel as bl
+    >>> known = bl.problems.shrinkage()
+    >>> report = bl.check_hypergradient(known.problem, known.x, hypergradient=bl.hypergradients.Direct())
+    >>> report.ok, report.tasks.relative_error.tolist()
+    (False, [1.0, 1.0])
+    """
+    check_is_problem("check_hypergradient", problem)
+    checks.check_count("check_hypergradient(samples)", samples)
+    if samples < 2:
+        raise ValueError(f"check_hypergradient(samples={samples!r}): it needs 2 or more, for there to be a variance.")
+    if isinstance(tolerance, (bool, str)) or not 0 <= tolerance < np.inf:
+        raise ValueError(f"check_hypergradient(tolerance={tolerance!r}): it needs a number, 0 or more.")
+    checks.check_count("check_hypergradient(lower_steps)", lower_steps)
+    check_seed("check_hypergradient", seed)
+    if isinstance(hypergradient, type) or not hasattr(hypergradient, "surrogate"):
+        raise TypeError(
+            f"check_hypergradient(hypergradient=...) got {hypergradient!r}: it needs an estimator object, such as "
+            "bl.hypergradients.Exact()."
+        )
+    hypergradient.check()
+    x = start.arrays(x, "x")
+    y = start.lower_points(problem, y, jax.random.key(seed))
+    checks.check_start(problem, x, y)
+
+    solved = solve_lower(problem, x, y)
+    exact = _flat(task_gradients(problem, x, solved.y))
+    moments, settled = moments_of(Estimate(hypergradient, lower_steps), problem, x, solved.y, samples, seed)
+    remarks = lower_remarks(problem, solved, *lower_spectra(problem, x, solved.y))
+    differences = central_differences(problem, x, solved.y, exact)
+    if not np.all(differences.agree):
+        i = int(np.argmin(differences.agree))
+        remarks.append(
+            f"The exact gradient of task {problem.names[i]!r} is {100 * differences.relative_error[i]:.2g} % off "
+            "central differences: its losses may not be smooth here."
+        )
+    if not settled:
+        remarks.append("The estimator had not settled: its mean was still moving.")
+    tasks, average = compare(exact, *map(np.asarray, (moments.mean, moments.variance, moments.error)))
+    return HypergradientReport(
+        problem.names, hypergradient, tasks, average, differences, samples, tolerance, tuple(remarks)
+    )
+
+
+def _flat(gradients: Any) -> np.ndarray:
+    return np.asarray(jax.vmap(lambda g: ravel_pytree(g)[0])(gradients))

@@ -1,0 +1,67 @@
+"""Points to look at, read from what the user has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bilevel import checks, start, tree
+from bilevel.problem import Problem, TaskValues
+
+
+def check_is_problem(caller: str, problem: Any) -> None:
+    """Raises unless it is a problem."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"{caller}(problem=...) got {type(problem).__name__}: it needs a bl.Problem.")
+
+
+def read_point(caller: str, problem: Any, result: Any) -> tuple[Any, tuple, jax.Array]:
+    """x, y stacked per group, and weights of a result, an iterate or a solver's state."""
+    check_is_problem(caller, problem)
+    if isinstance(result, type) or not all(hasattr(result, name) for name in ("x", "y", "weights")):
+        raise TypeError(
+            f"{caller}(result=...) got {type(result).__name__}: it needs what bl.solve returns, or one of its iterates "
+            "such as result.best."
+        )
+    x = start.arrays(result.x, "x")
+    try:
+        weights = jnp.asarray(result.weights)
+        if weights.shape != (problem.size,):
+            raise ValueError(f"it has {weights.size} weights and the problem has {problem.size} tasks.")
+        y = _stacked(problem, result.y)
+        for group, yg in zip(problem.groups, y, strict=True):
+            if group.y is not None and tree.signature(yg)[1:] != tree.signature(group.y)[1:]:
+                name = problem.names[int(group.ids[0])]
+                raise ValueError(f"its y of task {name!r} is {_one(yg)}, the problem's {_one(group.y)}.")
+        checks.check_start(problem, x, y)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{caller}(result=...) does not fit this problem: {error}") from error
+    return x, y, weights
+
+
+def _stacked(problem: Problem, y: Any) -> tuple:
+    if isinstance(y, tuple):
+        return y
+    if isinstance(y, TaskValues) and list(y.names) == list(problem.names):
+        places = [[np.asarray(ids).tolist() for ids in groups] for groups in (y.ids, (g.ids for g in problem.groups))]
+        if places[0] == places[1]:
+            return jax.tree.map(jnp.asarray, tuple(y.stacked))
+    if not isinstance(y, Mapping):
+        raise TypeError(f"its y is {type(y).__name__}, not a mapping from task name to y.")
+    if not set(y) & set(problem.names):
+        raise ValueError(f"its y is of other tasks, {list(y)[:3]}.")
+    return start.lower_points(problem, dict(y), jax.random.key(0))
+
+
+def _one(y: Any) -> str:
+    return tree.describe(jax.eval_shape(lambda y: tree.index(y, 0), y))
+
+
+def check_seed(caller: str, seed: Any) -> None:
+    """Raises unless it is a whole number, 0 or more."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ValueError(f"{caller}(seed={seed!r}): it needs a whole number, 0 or more.")

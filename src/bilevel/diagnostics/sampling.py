@@ -1,0 +1,156 @@
+"""An estimator's mean and variance at one fixed point, over the samples a solver would draw."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+
+from bilevel import curvature, rates
+from bilevel.hypergradients.base import Hypergradient
+from bilevel.oracles import Upper, Walk
+from bilevel.parts import part
+from bilevel.problem import Problem
+
+LONGEST = 20_000  # steps that an estimator gets to settle
+
+
+@part
+class Estimate:
+    """An estimator, and how many lower steps it may replay."""
+
+    hypergradient: Hypergradient
+    lower_steps: int = 1
+
+    @property
+    def borrows(self) -> bool:
+        """Whether it needs what a solver has: curvatures, or lower steps."""
+        return self.hypergradient.needs_curvature or self.hypergradient.needs_replay
+
+
+class Moments(NamedTuple):
+    """Of the estimates, one row for each task and a last one for their average."""
+
+    count: jax.Array
+    mean: jax.Array  # (tasks + 1, numbers in x)
+    spread: jax.Array  # sum of |estimate - mean|^2
+    lagged: jax.Array  # sum of <estimate - mean, last estimate - mean>
+    last: jax.Array  # the last deviation
+
+    @property
+    def variance(self) -> jax.Array:
+        """E |estimate - mean|^2."""
+        return jnp.maximum(self.spread, 0) / jnp.maximum(self.count - 1, 1)
+
+    @property
+    def error(self) -> jax.Array:
+        """The standard error of the mean."""
+        return jnp.sqrt(self.variance / self.count * self.memory)
+
+    @property
+    def memory(self) -> jax.Array:
+        """How many estimates in a row are worth one that is independent of the others."""
+        lag = jnp.clip(self.lagged / jnp.where(self.spread > 0, self.spread, 1), 0, 0.9999)
+        return (1 + lag) / (1 - lag)
+
+
+class Chain(NamedTuple):
+    """An estimator on its way: what it carries, and the moments of what it said."""
+
+    step: jax.Array
+    state: tuple
+    lower: tuple[curvature.Lower, ...] | None  # curvatures, where the estimator borrows them
+    moments: Moments
+
+
+def moments_of(estimate: Estimate, problem: Problem, x: Any, y: tuple, samples: int, seed: int) -> tuple[Moments, bool]:
+    """Moments over so many samples at (x, y), once the estimator has settled there, and whether it has.
+
+    An estimator with a state is run in stretches of doubling length until the mean over one is that over the last.
+    """
+    key = jax.random.key(seed)
+    chain = _begin(estimate, problem, x, y, key)
+    settled = not jax.tree.leaves(chain.state)
+    before, length, used = None, 100, 0
+    while not settled and used < LONGEST:
+        chain = _run(estimate, problem, x, y, chain, key, length)
+        settled = before is not None and bool(_alike(before, chain.moments))
+        before, used, length = chain.moments, used + length, 2 * length
+        if not bool(jnp.all(jnp.isfinite(before.mean))):
+            break
+    return _run(estimate, problem, x, y, chain, key, samples).moments, settled
+
+
+@jax.jit
+def _begin(estimate: Estimate, problem: Problem, x: Any, y: tuple, key: jax.Array) -> Chain:
+    keys = jax.random.split(key)
+    known = curvature.lower(problem, x, y, keys[0]) if estimate.borrows else None
+    state = _upper(estimate, y, known, None).init(problem, x, y, problem.draw_upper(keys[1]))
+    flat, _ = ravel_pytree(x)
+    rows = jnp.zeros((problem.size + 1, flat.size), flat.dtype)
+    numbers = rows[:, 0]
+    zero = jnp.zeros((), jnp.int32)
+    return Chain(zero, state, known, Moments(zero, rows, numbers, numbers, rows))
+
+
+@jax.jit
+def _run(estimate: Estimate, problem: Problem, x: Any, y: tuple, chain: Chain, key: jax.Array, steps: Any) -> Chain:
+    """So many estimates more; the moments are of these alone."""
+
+    def one(_: Any, chain: Chain) -> Chain:
+        lower_key, upper_key = jax.random.split(jax.random.fold_in(key, 2 + chain.step))
+        known, drawn = chain.lower, None
+        if known is not None:
+            drawn = _steps_of(problem, lower_key, estimate.lower_steps)
+            known = curvature.follow_lower(problem, x, y, drawn, known)
+        upper = _upper(estimate, y, known, drawn)
+        seen = upper.directions(problem, x, y, chain.state, problem.draw_upper(upper_key), chain.moments.mean.dtype)
+        each = jax.vmap(lambda d: ravel_pytree(d)[0])(seen.direction)
+        rows = jnp.concatenate([each, jnp.mean(each, axis=0, keepdims=True)])
+        return Chain(chain.step + 1, seen.state, known, _add(chain.moments, rows))
+
+    chain = chain._replace(moments=jax.tree.map(jnp.zeros_like, chain.moments))
+    return jax.lax.fori_loop(0, steps, one, chain)
+
+
+def _steps_of(problem: Problem, key: jax.Array, steps: int) -> tuple:
+    """Lower samples, stacked over tasks, then over steps."""
+    keys = jax.random.split(key, steps)
+    return tuple(
+        group.each(lambda task, k: jax.vmap(task.draw)(k), jax.vmap(group.keys, out_axes=1)(keys))
+        for group in problem.groups
+    )
+
+
+def _upper(estimate: Estimate, y: tuple, known: tuple | None, drawn: tuple | None) -> Upper:
+    """The estimator with what a solver lends to it: curvatures, and lower steps from y."""
+    curvatures = None if known is None else tuple(group.value for group in known)
+    walks = None
+    if estimate.hypergradient.needs_replay and known is not None and drawn is not None:
+        optimisers = tuple(jax.vmap(optax.sgd(0.1).init)(yg) for yg in y)
+        walks = tuple(map(Walk, y, optimisers, rates.lower_rates(known), drawn))
+    return Upper(estimate.hypergradient, curvatures, walks, optax.sgd, estimate.lower_steps)
+
+
+def _add(known: Moments, rows: jax.Array) -> Moments:
+    """Welford's update, which gives exactly zero for estimates that do not vary."""
+    count = known.count + 1
+    before = jnp.where(known.count > 0, rows - known.mean, 0)
+    mean = jnp.where(known.count > 0, known.mean + before / count, rows)
+    after = rows - mean
+    dot = lambda a, b: jnp.sum(a * b, axis=1)  # noqa: E731
+    return Moments(count, mean, known.spread + dot(before, after), known.lagged + dot(after, known.last), after)
+
+
+@jax.jit
+def _alike(one: Moments, other: Moments) -> jax.Array:
+    """Whether two means are the same up to what noise, or rounding, makes of them."""
+    eps = jnp.finfo(one.mean.dtype).eps
+    apart = jnp.linalg.norm(one.mean - other.mean, axis=1)
+    size = jnp.linalg.norm(other.mean, axis=1)
+    # A slow drift looks like noise with a long memory: only a stretch much longer than it tells them apart.
+    noise = jnp.where(10 * other.memory <= other.count, 2 * jnp.hypot(one.error, other.error), 0)
+    return jnp.all(apart <= jnp.maximum(1e-9, 100 * eps) * size + noise)
