@@ -11,7 +11,7 @@ import pytest
 from matplotlib.image import imread
 
 import bilevel as bl
-from bilevel import plotting
+from bilevel.plotting import style
 from bilevel.result import History, Iterate
 
 LONG = [f"{town} university hospital, ward {i}" for i, town in enumerate(["Aberdeen", "Łódź", "Hull"] * 10)]
@@ -131,7 +131,7 @@ def test_the_heaviest_tasks_are_coloured_and_the_others_grey():
     for rank, i in enumerate(order):
         line = drawn[f"task {i}"]
         np.testing.assert_array_equal(line.get_ydata(), one.history.weights[:, i])
-        assert line.get_color() == (plotting.COLOURS[rank] if rank < 8 else plotting.PALE)
+        assert line.get_color() == (style.COLOURS[rank] if rank < 8 else style.PALE)
     assert texts(axes.get_legend()) == [f"task {i}" for i in order[:8]] + ["92 others"]
 
 
@@ -194,7 +194,7 @@ def test_a_comparison_draws_every_result_under_its_label():
     np.testing.assert_array_equal(lines(panel(figure, "worst"))["min-max"].get_ydata(), single.worst)
     np.testing.assert_array_equal(lines(panel(figure, "mean"))["min-max"].get_ydata(), single.mean)
     colours = [lines(panel(figure, "worst"))[name].get_color() for name in compared]
-    assert colours == list(plotting.COLOURS[:2])
+    assert colours == list(style.COLOURS[:2])
 
 
 def test_more_results_than_colours_differ_in_their_markers():
@@ -336,7 +336,7 @@ def test_a_saved_picture_has_the_colours_of_its_lines(tmp_path):
     several(3).plot(tmp_path / "runs.png")
     pixels = np.round(255 * imread(tmp_path / "runs.png")[..., :3]).astype(int)
     assert pixels.shape == (1200, 2000, 3)
-    for colour in (plotting.COLOURS[0], plotting.COLOURS[1], "#FFFFFF"):
+    for colour in (style.COLOURS[0], style.COLOURS[1], "#FFFFFF"):
         wanted = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
         assert np.any(np.all(pixels == wanted, axis=-1)), colour
 

@@ -166,8 +166,8 @@ def test_ragged_and_unlike_tasks_pytrees_constraints_and_batches():
     assert found.converged, str(found)
 
     with jax.numpy_rank_promotion("allow"):
-        (_, ys), gradient = jax.value_and_grad(lambda x: by_hand(problem, x, weights), has_aux=True)(x)
-        there = jax.grad(lambda x: by_hand(problem, x, weights)[0])(found.proximal_point)
+        gradients = jax.jit(jax.grad(lambda x: by_hand(problem, x, weights), has_aux=True))
+        (gradient, ys), (there, _) = gradients(x), gradients(found.proximal_point)
     assert_close(found.y_gaps, [np.sum(ravel_pytree(y)[0] ** 2) for y in ys], atol=1e-9)
     project = problem.constraint.project
     moved = project(jax.tree.map(jnp.subtract, x, gradient))
@@ -272,7 +272,6 @@ def test_a_result_of_the_same_tasks_in_another_order(solved):
     found, there = bl.certify(problem, result), bl.certify(other, at(result, weights=result.weights[::-1]))
     assert_close(there.y_gaps, found.y_gaps[::-1], atol=1e-12)
     assert_close(there.x_gap, found.x_gap, atol=1e-12)
-    assert there.worst_task == found.worst_task
 
 
 @pytest.mark.parametrize("rho", [0, -1.0, INF, float("nan"), "large", True])
@@ -301,8 +300,8 @@ def test_a_result_of_another_problem(solved):
     wide = tuple(jnp.zeros((2, 5)) for _ in problem.groups)
     with pytest.raises(ValueError, match=r"does not fit this problem.*y of task 'task 0' is float64\[5\].*float64\[\]"):
         bl.certify(problem, at(result, y=wide))
-    with pytest.raises(ValueError, match=r"(?s)does not fit this problem.*task 'task 0'.*returns float64\[3\]"):
-        bl.certify(problem, at(result, x=jnp.zeros(3)))
+    with pytest.raises(ValueError, match=r"(?s)does not fit this problem.*task 'task 0'.*fails with x = float64\[3\]"):
+        bl.certify(BALL.problem, Point(x=jnp.zeros(3), y=stacked(ball_responses(np.zeros(2))), weights=BALL.weights))
     with pytest.raises(ValueError, match=r"does not fit this problem.*other tasks.*'north'"):
         bl.certify(problem, at(result, y={"north": jnp.zeros(())}))
     with pytest.raises(ValueError, match=r"does not fit this problem.*no entry for task 'task 1'"):
