@@ -10,7 +10,8 @@ import bilevel as bl
 README = Path(__file__).parent.parent / "README.md"
 
 
-def test_readme_examples_run(capsys):
+def test_readme_examples_run(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     assert len(blocks) >= 3
     names: dict = {}

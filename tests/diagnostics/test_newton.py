@@ -1,0 +1,112 @@
+"""Lower problems solved to tolerance, and the ends of their spectra."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bilevel as bl
+from bilevel.diagnostics.newton import solve_lower
+from bilevel.diagnostics.spectrum import DENSE, extremes, is_strongly_convex, lower_spectra
+
+
+def nothing(x, y, batch):
+    return jnp.sum(y)
+
+
+def quartic(x, y, batch):
+    """Its minimum is at y = x; its curvature grows from 1 to hundreds on the way there."""
+    return jnp.sum((y - x) ** 4 + (y - x) ** 2 / 2)
+
+
+def logistic(x, y, batch):
+    """Newton's full step overshoots far from the minimum, at 0."""
+    return jnp.sum(jnp.log(jnp.cosh(y))) + 1e-4 * jnp.sum(y**2)
+
+
+def valley(x, y, batch):
+    """Condition 1e6; the minimum is at x."""
+    return jnp.sum(jnp.geomspace(1e-6, 1, y.size, dtype=y.dtype) * (y - x) ** 2) / 2
+
+
+def hilly(x, y, batch):
+    """Bends down at the start; its minima are at 1 and -1."""
+    return jnp.sum((y**2 - 1) ** 2)
+
+
+X = jnp.linspace(-2, 3, 6)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(
+    ("lower", "begin", "end"),
+    [(quartic, 10.0, X), (logistic, 8.0, 0 * X), (valley, 0.0, X), (hilly, 0.3, 1 + 0 * X)],
+    ids=["quartic", "logistic", "valley", "hilly"],
+)
+def test_newton_arrives(lower, begin, end, dtype):
+    problem = bl.Problem(nothing, lower, [bl.Task((), ())])
+    solved = solve_lower(problem, X.astype(dtype), (jnp.full((1, 6), begin, dtype),))
+    assert bool(solved.converged[0])
+    assert solved.y[0].dtype == dtype
+    error = 1e-9 if dtype == np.float64 else 1e-3
+    np.testing.assert_allclose(solved.y[0][0], end, rtol=0, atol=error)
+    assert solved.errors[0] < error
+
+
+def endless(x, y, batch):
+    return jnp.sum(jnp.exp(-y))
+
+
+def downhill(x, y, batch):
+    return -jnp.sum(y**2)
+
+
+@pytest.mark.parametrize("lower", [endless, downhill])
+def test_where_there_is_no_minimum_nothing_is_claimed(lower):
+    problem = bl.Problem(nothing, lower, [bl.Task((), ())])
+    assert not bool(solve_lower(problem, X, (jnp.ones((1, 2)),)).converged[0])
+
+
+def bowl(x, y, batch):
+    A = jnp.sum(batch, axis=0)
+    return y["a"] @ A[:2, :2] @ y["a"] / 2 + y["a"] @ A[:2, 2:] @ y["b"] + y["b"] @ A[2:, 2:] @ y["b"] / 2
+
+
+def test_the_spectrum_of_a_small_task_is_exact():
+    draws = np.random.default_rng(0).normal(size=(3, 1, 5, 5))
+    hessians = draws + draws.transpose(0, 1, 3, 2)
+    stack = bl.Task.stack(train=jnp.array(hessians), validation=jnp.zeros((3, 1)))
+    problem = bl.Problem(nothing, bowl, [stack])
+    smallest, largest = lower_spectra(problem, X, ({"a": jnp.zeros((3, 2)), "b": jnp.zeros((3, 3))},))
+    values = np.linalg.eigvalsh(hessians[:, 0])
+    np.testing.assert_allclose(smallest, values[:, 0], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(largest, values[:, -1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        (np.geomspace(1e-2, 1, 300), 1e-3),
+        (np.concatenate([[-1e-2], np.linspace(0, 1, 299)]), 1e-3),
+        (np.linspace(-5, -1, 300), 1e-1),
+        (np.ones(300), 1e-12),
+        (np.zeros(300), 1e-12),
+    ],
+    ids=["positive", "one below", "negative", "all equal", "zero"],
+)
+def test_the_spectrum_of_a_large_task_is_close_and_from_inside(values, error):
+    assert len(values) > DENSE
+    smallest, largest = ends(jnp.array(np.random.default_rng(0).permutation(values)))
+    np.testing.assert_allclose([smallest, largest], [values.min(), values.max()], rtol=0, atol=error)
+    assert values.min() - 1e-12 <= smallest <= largest <= values.max() + 1e-12
+
+
+@jax.jit
+def ends(diagonal):
+    return extremes(lambda v: diagonal * v, diagonal)
+
+
+def test_convex_beyond_rounding():
+    small = np.array([1e-20, 1e-5, -1.0, 0.0])
+    assert is_strongly_convex(small, np.ones(4)).tolist() == [False, True, False, False]
+    assert is_strongly_convex(small.astype(np.float32), np.ones(4, np.float32)).tolist() == [False, False, False, False]
