@@ -79,3 +79,28 @@ def test_enclosing_ball():
 def test_average_under_noisy_batches(seed):
     known = bl.problems.noisy_ball(seed=seed)
     assert solve(known, known.x, seed).average.worst <= 1.05 * known.value
+
+
+@pytest.mark.parametrize("ridge", [True, False])
+@pytest.mark.parametrize("name", bl.solvers.__all__)
+def test_y_of_several_leaves(name, ridge):
+    """x in the features or in the penalty, y a dict of a vector and a number."""
+
+    def upper(x, y, batch):
+        features, target = batch
+        scale = 1.0 if ridge else x
+        return jnp.mean((features @ (scale * y["w"]) + y["c"] - target) ** 2)
+
+    def lower(x, y, batch):
+        penalty = jnp.exp(x) if ridge else 0.1
+        return upper(x, y, batch) + jnp.sum(penalty * y["w"] ** 2) + 0.01 * y["c"] ** 2
+
+    generator = np.random.default_rng(0)
+    rows = [(generator.normal(size=(m, 3)), generator.normal(size=m)) for m in (20, 30, 15, 15)]
+    tasks = [bl.Task(train, validation) for train, validation in zip(rows[:2], rows[2:], strict=True)]
+    problem = bl.Problem(upper, lower, tasks)
+    start = {"w": jnp.zeros(3), "c": jnp.zeros(())}
+    result = bl.solve(problem, getattr(bl, name)(), jnp.ones(3), start, steps=50, progress=False)
+    assert result.status == "finished"
+    assert np.all(np.isfinite(result.losses))
+    assert np.all(np.asarray(result.x) != 1)

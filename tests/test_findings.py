@@ -40,6 +40,13 @@ def test_lagging_lower_level():
     assert any("lags" in sentence and "lower_lr" in sentence for sentence in findings(result))
 
 
+def test_noisy_end():
+    known = bl.problems.noisy_ball(seed=1)
+    result = run(known, bl.MORBiT(), seed=1)
+    assert result.last.worst > 1.1 * result.average.worst
+    assert any("take result.average" in sentence for sentence in findings(result))
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_healthy_runs_have_none(seed):
     problem = bl.problems.random_quadratics(seed)

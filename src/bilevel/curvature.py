@@ -17,6 +17,7 @@ import optax
 from bilevel import tree
 from bilevel.derivatives import hessian_product, largest_curvature, response, stretch
 from bilevel.hypergradients.conjugate_gradient import ConjugateGradient
+from bilevel.linear import conjugate_gradient
 from bilevel.oracles import Upper
 from bilevel.problem import Problem, TaskView, UpperSample
 
@@ -158,9 +159,8 @@ def upper(
 
     def shifted(task: TaskView, y: Any, move: Any, sample: UpperSample) -> Any:
         right = response(task.lower, x, y, move, sample.lower)
-        follow, _ = jax.scipy.sparse.linalg.cg(
-            lambda v: hessian_product(task.lower, x, y, v, sample.lower), right, tol=1e-3, maxiter=10
-        )
+        product = lambda v: hessian_product(task.lower, x, y, v, sample.lower)  # noqa: E731
+        follow = conjugate_gradient(product, right, optax.tree.zeros_like(y), 10, 1e-3)
         return optax.tree.sub(y, follow)
 
     def gradient(there: Any) -> Any:

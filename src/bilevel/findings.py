@@ -3,6 +3,7 @@
     diverged           said by the run itself
     cycling weights    the weights go round and round instead of settling: their rate is above what the lag allows
     collapsed weights  one task has all the weight although another one is worse: the others were forgotten
+    noisy end          batches are small: the average iterate is much better than the last
     lagging y          the lower problems are far from solved, so that the losses that steer the run are not l_i(x)
     rising loss        the run ended well above where it had been
 
@@ -29,7 +30,8 @@ ENOUGH = 20  # evaluations without which nothing is said
 
 def findings(result: Result) -> list[str]:
     """Sentences; none where nothing is wrong."""
-    found = [cycling_weights(result), collapsed_weights(result), rising_loss(result), lagging_lower_level(result)]
+    looks = (cycling_weights, collapsed_weights, rising_loss, noisy_end, lagging_lower_level)
+    found = [look(result) for look in looks]
     return [sentence for sentence in found if sentence is not None]
 
 
@@ -88,6 +90,19 @@ def rising_loss(result: Result) -> str | None:
         return (
             f"The worst loss rose to {late:.4g} after {best:.4g} at step {result.history.step[worst.argmin()]}: take "
             "result.best, or give a smaller upper_lr or a larger batch."
+        )
+    return None
+
+
+def noisy_end(result: Result) -> str | None:
+    """A last iterate that noise has thrown well above the average one."""
+    if result.problem is None or not result.problem.draws or result.status == "diverged":
+        return None
+    last, average = result.last.worst, result.average.worst
+    if last > average + 0.1 * abs(average):
+        return (
+            f"The last iterate is noisy (worst loss {last:.4g}, on average {average:.4g}): take result.average, or give "
+            "larger batches or rates that decay."
         )
     return None
 

@@ -120,7 +120,9 @@ def _check_rows(data: Any, what: str, stacked: bool) -> None:
     for path, a in jax.tree_util.tree_leaves_with_path(data):
         where = jax.tree_util.keystr(path) or "the array"
         if a.ndim < 1 + stacked:
-            raise ValueError(f"{what}{where} has shape {a.shape}: it needs a leading axis of rows.")
+            raise ValueError(
+                f"{what}{where} has shape {a.shape}: it needs a leading axis of rows (is it a list? use an array)."
+            )
         lengths[where] = a.shape[stacked]
     if len(set(lengths.values())) > 1:
         raise ValueError(f"{what} has leaves of unequal length {lengths}: every leaf needs the same number of rows.")

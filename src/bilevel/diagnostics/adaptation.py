@@ -143,24 +143,24 @@ def _run(fit: Fit, problem: Problem, x: Any, y: tuple, key: jax.Array, steps: An
     first_key, key = jax.random.split(key)
     known = None if fit.lr is not None else curvature.lower(problem, x, y, first_key)
     optimisers = tuple(jax.vmap(fit.rule(0.1).init)(yg) for yg in y)
-    unknown = tuple(jnp.full(group.size, jnp.nan, optax.tree.norm(x).dtype) for group in problem.groups)
+    dtype = optax.tree.norm(x).dtype
+
+    def rate_of(k: Any, known: tuple | None) -> tuple:
+        if known is not None:
+            return rates.lower_rates(known)
+        return tuple(jnp.full(group.size, rate_at(fit.lr, k), dtype) for group in problem.groups)
 
     def one(k: Any, carry: tuple) -> tuple:
         y, optimisers, known, _ = carry
-        samples = tuple(
-            jax.tree.map(lambda s: s[:, None], drawn) for drawn in problem.draw_lower(jax.random.fold_in(key, k))
-        )
+        drawn = problem.draw_lower(jax.random.fold_in(key, k))
+        samples = tuple(jax.tree.map(lambda s: s[:, None], sample) for sample in drawn)  # one step each
         if known is not None:
             known = curvature.follow_lower(problem, x, y, samples, known)
-            rate = rates.lower_rates(known)
-        else:
-            rate = tuple(jnp.full_like(group, rate_at(fit.lr, k)) for group in unknown)
+        rate = rate_of(k, known)
         walks = tuple(map(Walk, y, optimisers, rate, samples))
         return *descend(problem, fit.rule, 1, x, walks), known, rate
 
-    if known is not None:
-        unknown = tuple(jnp.full_like(group.value, jnp.nan) for group in known)
-    y, _, _, rate = jax.lax.fori_loop(0, steps, one, (y, optimisers, known, unknown))
+    y, _, _, rate = jax.lax.fori_loop(0, steps, one, (y, optimisers, known, rate_of(0, known)))
     return y, problem.join(rate)
 
 

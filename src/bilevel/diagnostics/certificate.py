@@ -110,7 +110,7 @@ def certify(problem: Problem, result: Any, rho: float | None = None, *, iteratio
     y_gaps, losses = np.asarray(_distances(problem, y, solved.y)), np.asarray(solved.losses)
     remarks = lower_remarks(problem, solved, smallest, largest)
     if not proximal.converged:
-        remarks.append(f"x_hat did not converge in {iterations} steps: x_gap is a guess.")
+        remarks.append(f"x_hat was not found in {iterations} steps: x_gap is a guess.")
     if not proximal.convex:
         remarks.append(f"F bends down by more than rho = {rho:.3g}: x_hat may not be the only one. Try a larger rho.")
     return Certificate(

@@ -89,7 +89,13 @@ def check_problem(problem: Problem, x: Any, y: Any = None) -> ProblemReport:
         y = start.lower_points(problem, y, jax.random.key(0))
     except (ValueError, TypeError) as error:
         return ProblemReport((Finding(str(error)),), problem.names, unknown, unknown)
-    found = [*faults.in_values(problem, x, y), *faults.in_constraint(problem, x), *faults.in_losses(problem, x, y)]
+    found = list(faults.in_values(problem, x, y))
+    explained = {finding.task for finding in found}  # None where x itself is to blame
+    found += faults.in_constraint(problem, x)
+    for finding in faults.in_losses(problem, x, y):
+        because = finding.task is not None and (finding.task in explained or None in explained)
+        if not (because and finding.blocks):
+            found.append(finding)
     smallest = largest = unknown
     if not any(finding.fault for finding in found if finding.blocks):
         smallest, largest = map(np.asarray, lower_spectra(problem, x, y))

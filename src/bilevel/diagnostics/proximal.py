@@ -23,7 +23,6 @@ class Proximal(NamedTuple):
     point: Any
     converged: bool
     convex: bool  # whether rho/2 ||u - x||^2 + F was convex wherever it was looked at
-    steps: int
 
 
 class Moved(NamedTuple):
@@ -39,11 +38,11 @@ def upper_curvature(problem: Problem, x: Any, y: tuple, weights: jax.Array) -> f
 
     By power iteration on central differences of the true gradient, between points of X.
     """
-    value, vector = 0.0, _any_direction(x, POWER_ITERATIONS)
+    value, vector = 0.0, _direction(x)
     for number in range(POWER_ITERATIONS):
         ends, apart = _ends(problem, x, vector)
         if not apart > 0:  # a corner of X: look another way
-            vector = _any_direction(x, number)
+            vector = _direction(x, 3.1 + number)
             continue
         bend, vector = _bend(*(weighted_gradient(problem, end, y, weights)[1] for end in ends), apart)
         if not 0 < float(bend) < float("inf"):
@@ -62,30 +61,27 @@ def proximal_point(
     norm = _norm(x)
     wanted = tolerance(norm.dtype) * (1 + float(norm))
     seen = float(jnp.finfo(norm.dtype).eps) ** 0.5 * (1 + float(norm))  # shorter moves show only rounding
-    rate, here, convex, halvings = 1 / (rho + 1.1 * curvature), x, True, 0
-    for number in range(iterations):
+    rate, here, convex, lower_solved, halvings = 1 / (rho + 1.1 * curvature), x, True, True, 0
+    for _ in range(iterations):
         moved = _move(problem, here, slope, rate)
         size = float(moved.size)
         if size <= wanted:
-            return Proximal(moved.point, True, convex, number)
+            return Proximal(moved.point, lower_solved, convex)
         solved, gradient = weighted_gradient(problem, moved.point, y, weights)
         bend, after = _after(x, moved, slope, gradient, rho)
-        if not float(bend) * rate <= 1 and size > seen:
+        bend = float(bend)
+        if not abs(bend) < float("inf") or (bend * rate > 1 and size > seen):
             rate, halvings = rate / 2, halvings + 1
             if halvings > HALVINGS:
                 break
             continue
-        convex = convex and (float(bend) >= 0 or size <= seen)
-        here, slope, y = moved.point, after, solved.y
-    return Proximal(here, False, convex, iterations)
+        convex = convex and (bend >= 0 or size <= seen)
+        here, slope, y, lower_solved = moved.point, after, solved.y, bool(jnp.all(solved.converged))
+    return Proximal(here, False, convex)
 
 
 _norm = jax.jit(optax.tree.norm)
-
-
-@jax.jit
-def _any_direction(x: Any, seed: Any) -> Any:
-    return tree.unit(optax.tree.random_like(jax.random.key(seed), x))
+_direction = jax.jit(tree.generic)
 
 
 @jax.jit
@@ -99,7 +95,9 @@ def _ends(problem: Problem, x: Any, vector: Any) -> tuple[list, jax.Array]:
 @jax.jit
 def _bend(one: Any, other: Any, apart: jax.Array) -> tuple[jax.Array, Any]:
     change = optax.tree.sub(one, other)
-    return optax.tree.norm(change) / apart, tree.unit(change)
+    length, size = optax.tree.norm(change), optax.tree.norm(one)
+    told = length > 100 * jnp.finfo(size.dtype).eps * size  # from rounding
+    return jnp.where(told, length / apart, 0), tree.unit(change)
 
 
 @jax.jit

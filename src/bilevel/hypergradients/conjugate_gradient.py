@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from bilevel.derivatives import hessian_product
 from bilevel.hypergradients.base import Implicit, check_count, upper_gradient
 from bilevel.hypergradients.exact import Solved
+from bilevel.linear import conjugate_gradient
 from bilevel.parts import leaf, part
 from bilevel.problem import TaskView, UpperSample
 
@@ -41,11 +42,11 @@ class ConjugateGradient(Implicit):
 
     def prepare(self, task: TaskView, x: Any, y: Any, state: Solved, sample: UpperSample) -> Solved:
         """Solves on, from the last solution."""
-        v, _ = jax.scipy.sparse.linalg.cg(
+        v = conjugate_gradient(
             lambda v: hessian_product(task.lower, x, y, v, sample.lower),
             upper_gradient(task, x, y, sample),
-            x0=state.v,
-            tol=self.tolerance,
-            maxiter=self.iterations,
+            state.v,
+            self.iterations,
+            self.tolerance,
         )
         return Solved(v)
