@@ -69,7 +69,7 @@ def made(x, *ys):
     numbers = np.arange(len(ys), dtype=np.float32)
     iterate = Iterate(x, values, numbers, numbers, None)
     column, table = np.array([0.0, np.nan]), np.stack([numbers, -numbers])
-    history = History(np.arange(2), column, table, None, table, column, column, table, column)
+    history = History(np.arange(2), column, table, None, table, column, column, table, column, column, column)
     return Result(None, "Solver(1)", iterate, iterate, iterate, iterate, history, "finished", "", 1, 0.5, 0)
 
 
@@ -122,7 +122,9 @@ def test_a_result_comes_back_bit_for_bit(kind, request, tmp_path):
 
 def test_a_loaded_result_says_what_the_result_said(result, tmp_path):
     loaded = through(result, tmp_path / "r")
-    assert loaded.summary() == str(loaded) == result.summary()
+    # Whether y lags can be told only with the problem at hand, which is not in the file.
+    assert loaded.summary() == str(loaded)
+    assert result.summary().startswith(loaded.summary())
     assert loaded.summary().startswith("MORBiT: finished")
     assert (loaded.worst, loaded.mean, loaded.worst_task) == (result.worst, result.mean, result.worst_task)
     assert repr(loaded.history) == repr(result.history)

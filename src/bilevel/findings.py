@@ -101,8 +101,8 @@ def noisy_end(result: Result) -> str | None:
     last, average = result.last.worst, result.average.worst
     if last > average + 0.1 * abs(average):
         return (
-            f"The last iterate is noisy (worst loss {last:.4g}, on average {average:.4g}): take result.average, or give "
-            "larger batches or rates that decay."
+            f"The last iterate is noisy (worst loss {last:.4g}, on average {average:.4g}): take result.average, or "
+            "give larger batches or rates that decay."
         )
     return None
 

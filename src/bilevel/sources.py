@@ -1,6 +1,6 @@
 """Where batches come from. The sample is explicit: `draw` chooses it, `take` turns it into a batch.
 
-A sample is row numbers for arrays and a key for a generator. Whoever holds a sample can evaluate at two points *on the
+A sample is row numbers for arrays and the batch itself for a generator. Whoever holds a sample can evaluate at two points *on the
 same data*, which variance-reduced methods need. The sample None means "all the data".
 
 A source is a pytree that holds the data of a whole group of tasks. Under `jax.vmap(..., in_axes=source.axes)` it
@@ -136,11 +136,11 @@ class Generator:
     def draw(self, key, size):  # noqa: D102
         if size is None:
             raise ValueError("a Generator has no end: give Problem a lower_batch and an upper_batch.")
-        # The size rides along as a shape, because `take` must know it and a pytree leaf would be traced.
-        return GeneratorSample(key, size)
+        # The batch itself: a key would be cheaper to carry, but every `take` of it would make the batch again.
+        return GeneratorSample(self.sample(self.parameters, key, size))
 
     def take(self, sample):  # noqa: D102
-        return self.sample(self.parameters, sample.key, sample.size)
+        return sample.batch
 
     def average(self, loss):  # noqa: D102
         return loss(self.sample(self.parameters, jax.random.key(self.seed), self.evaluation))
@@ -152,7 +152,6 @@ class Generator:
 
 @part
 class GeneratorSample:
-    """A generator's sample: the key that makes the batch, and how many rows."""
+    """A generator's sample: the batch."""
 
-    key: jax.Array = leaf()
-    size: int = 0
+    batch: Any = leaf()

@@ -64,8 +64,8 @@ class HypergradientReport:
         """The outcome in a few sentences."""
         biased, noise = np.flatnonzero(self.biased), float(self.average.noise)
         if not np.all(np.isfinite(self.tasks.mean)):
-            first = "The estimates became infinite or NaN."
-        elif len(biased):
+            return " ".join(["The estimates became infinite or NaN.", *self.remarks])
+        if len(biased):
             first = self._say_bias(biased)
         elif self.average.is_biased(self.tolerance):
             first = f"Biased on average over the tasks, by {100 * float(self.average.relative_error):.3g} %."
@@ -172,7 +172,7 @@ def check_hypergradient(
         i = int(np.argmin(differences.agree))
         remarks.append(
             f"The exact gradient of task {problem.names[i]!r} is {100 * differences.relative_error[i]:.2g} % off "
-            "central differences: its losses may not be smooth here."
+            "central differences: its losses may not be smooth here, or rounding is too coarse."
         )
     if not settled:
         remarks.append("The estimator had not settled: its mean was still moving.")
