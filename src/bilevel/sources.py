@@ -1,7 +1,7 @@
 """Where batches come from. The sample is explicit: `draw` chooses it, `take` turns it into a batch.
 
-A sample is row numbers for arrays and the batch itself for a generator. Whoever holds a sample can evaluate at two points *on the
-same data*, which variance-reduced methods need. The sample None means "all the data".
+A sample is row numbers for arrays and the batch itself for a generator. Whoever holds a sample can evaluate at two
+points *on the same data*, which variance-reduced methods need. The sample None means "all the data".
 
 A source is a pytree that holds the data of a whole group of tasks. Under `jax.vmap(..., in_axes=source.axes)` it
 becomes the source of one task; `draw`, `take` and `average` speak of one task.
