@@ -267,10 +267,10 @@ H = bl.hypergradients
 CASES = [
     Case("sinusoids, Tracked", sinusoids, H.Tracked(lr=1e-3), Rates(2e-5, 1e-3, 1e-4, 1e-3), 10_000),
     Case("sinusoids, Unrolled", sinusoids, H.Unrolled(), Rates(2e-5, 1e-3, 1e-4), 10_000),
-    Case("letter, Neumann(10)", letter, H.Neumann(10, lr=0.5), Rates(1e-2, 0.1, 1e-3, 0.5), 20_000),
-    Case("fashion, Tracked", fashion, H.Tracked(lr=0.01), Rates(1e-3, 0.01, 1e-3, 0.01), 10_000),
-    Case("fashion, Unrolled", fashion, H.Unrolled(), Rates(1e-3, 0.01, 1e-3), 10_000),
-    Case("fashion, Direct", fashion, H.Direct(), Rates(1e-3, 0.01, 1e-3), 10_000),
+    Case("letter, Neumann(10)", letter, H.Neumann(10, lr=0.5), Rates(1e-2, 0.1, 1e-3, 0.5), 6_000),
+    Case("fashion, Tracked", fashion, H.Tracked(lr=0.01), Rates(2e-4, 0.01, 1e-3, 0.01), 5_000),
+    Case("fashion, Unrolled", fashion, H.Unrolled(), Rates(2e-4, 0.01, 1e-3), 5_000),
+    Case("fashion, Direct", fashion, H.Direct(), Rates(2e-4, 0.01, 1e-3), 5_000),
 ]
 
 
