@@ -2,7 +2,7 @@
 
 Each draw takes other pairs of letters from UCI Letter. Every pair is a binary task with its own kernel logistic
 regression; all of them share the kernel's bandwidths and the ridge penalties. min-avg chooses these for the average
-task, min-max for the worst one. Test data are looked at only to report.
+task, min-max for the worst one. No run is steered by test data; they are only reported.
 """
 
 from __future__ import annotations
