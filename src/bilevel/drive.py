@@ -40,14 +40,16 @@ class Drive:
         self.problem, self.solver, self.key, self.seed = problem, solver, key, seed
         self.steps, self.every, self.patience, self.callback = plan
         self.halt = threading.Event() if halt is None else halt
-        self.remeasure = _measuring_steps(self.steps)  # not `every`: how often a run is looked at must not change it
         # Reservoir sampling decided beforehand: step k replaces the random iterate with probability 1 / (k + 1).
         self.picks = np.flatnonzero(np.random.default_rng(seed).random(self.steps) * np.arange(1, self.steps + 1) < 1)
         self.refresh_key = jax.random.fold_in(key, 2**31)  # apart from the keys of steps
         self.steps_per_second = None
+        self.remeasure: set[int] = set()
 
     def go(self, state: Any, shown: Bar) -> Result:
         """Steps until the end, or until something ends the run before."""
+        # Not when `every` says: how often a run is looked at must not change it.
+        self.remeasure = _measuring_steps(self.steps) if self.solver.measures(state) else set()
         run = loop.first(self.solver, self.problem, state, self.key)
         record = Recorder(self.problem, self.solver, self.seed)
         record.add(0, run, started=True)
@@ -92,7 +94,7 @@ class Drive:
         pick = int(picked[-1]) if len(picked) else self.steps
         began = time.perf_counter()
         after = jax.block_until_ready(loop.steps(self.solver, self.problem, run, self.key, stop, pick))
-        if bool(after.finite) and bool(loop.is_finite(after.state)):
+        if bool(after.finite):
             # The first call compiles, so its time says nothing.
             elapsed = time.perf_counter() - began
             self.steps_per_second = (stop - step) / elapsed if self.steps_per_second is not None else 1 / elapsed
@@ -107,7 +109,7 @@ class Drive:
         stop = broken
         while stop > step:
             again = loop.steps(self.solver, self.problem, run, self.key, stop, self.steps)
-            if bool(loop.is_finite(again.state)):
+            if bool(again.finite):
                 return again, stop, message
             stop, back = stop - back, 2 * back
         return run, step, message

@@ -58,7 +58,7 @@ class Run(NamedTuple):
     random: Point
     info: Info  # of the last step
     watch: Watch
-    finite: jax.Array
+    finite: jax.Array  # losses and direction in every step; x, y and the weights after the last
 
 
 @jax.jit
@@ -100,7 +100,6 @@ def steps(solver: Any, problem: Problem, run: Run, key: jax.Array, stop: Any, pi
         )
         return run._replace(random=kept), None
 
-    return jax.lax.scan(stretch, run, (jnp.arange(3), ends))[0]
-
-
-is_finite = jax.jit(lambda state: tree.all_finite((state.x, state.y, state.weights)))
+    run = jax.lax.scan(stretch, run, (jnp.arange(3), ends))[0]
+    state = run.state
+    return run._replace(finite=run.finite & tree.all_finite((state.x, state.y, state.weights)))

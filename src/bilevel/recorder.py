@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -19,13 +19,21 @@ def evaluate(problem: Problem, x: Any, y: tuple) -> tuple[jax.Array, jax.Array |
     return problem.validation_losses(x, y), problem.test_losses(x, y)
 
 
+class Evaluated(NamedTuple):
+    """A point (x, y, weights) and its losses."""
+
+    point: tuple
+    validation: np.ndarray
+    test: np.ndarray | None
+
+
 class Recorder:
     """The evaluations of one run."""
 
     def __init__(self, problem: Problem, solver: Any, seed: int):
         self.problem, self.solver, self.seed = problem, solver, seed
         self.rows: list[dict[str, Any]] = []
-        self.best: Any = None
+        self.best: Evaluated | None = None
         self.since_best = 0
         self.began = time.perf_counter()
 
@@ -46,40 +54,44 @@ class Recorder:
 
     def add(self, step: int, run: Any, *, started: bool = False, callback: Callable | None = None) -> bool:
         """Evaluates a run here; returns whether the callback asks to stop."""
-        state, info = run.state, run.info
-        validation, test = evaluate(self.problem, state.x, state.y)
+        state = run.state
         since = max(1, step - self.rows[-1]["step"]) if self.rows else 1
+        losses = evaluate(self.problem, state.x, state.y)
+        # One transfer for all: each costs about as much as a small step.
+        (validation, test), info, watch, weights = jax.device_get((losses, run.info, run.watch, state.weights))
         self.rows.append(
             {
                 "step": step,
                 "seconds": time.perf_counter() - self.began,
-                "validation": np.asarray(validation),
-                "test": None if test is None else np.asarray(test),
-                "weights": np.asarray(state.weights),
-                "direction_norm": float("nan") if started else float(np.sqrt(run.watch.squares / since)),
+                "validation": validation,
+                "test": test,
+                "weights": weights,
+                "direction_norm": float("nan") if started else float(np.sqrt(watch.squares / since)),
                 "upper_rate": float(info.upper_rate),
-                "lower_rate": np.asarray(info.lower_rate),
+                "lower_rate": info.lower_rate,
                 "weights_rate": float(info.weights_rate),
-                "weights_travel": float(run.watch.travel),
-                "weights_swing": float(np.max(run.watch.high - run.watch.low)),
+                "weights_travel": float(watch.travel),
+                "weights_swing": float(np.max(watch.high - watch.low)),
             }
         )
-        if self.best is None or self.worst < self.best[0]:
-            self.best, self.since_best = (self.worst, (state.x, state.y, state.weights)), 0
+        if self.best is None or self.worst < np.max(self.best.validation):
+            self.best, self.since_best = Evaluated((state.x, state.y, state.weights), validation, test), 0
         else:
             self.since_best += 1
         return bool(callback(self.rows[-1])) if callback is not None else False
 
     def result(self, run: Any, step: int, status: str, message: str) -> Result:
         """The run, whole."""
-        state = run.state
+        state, row, best = run.state, self.rows[-1], self.best
+        assert best is not None
+        last = Evaluated((state.x, state.y, state.weights), row["validation"], row["test"])
         return Result(
             problem=self.problem,
             solver=self.solver,
-            last=self._iterate((state.x, state.y, state.weights)),
-            best=self._iterate(self.best[1]),
-            random=self._iterate(run.random),
-            average=self._iterate(run.average),
+            last=self._iterate(last),
+            best=self._iterate(best),
+            random=self._iterate(self._evaluated(run.random)),
+            average=self._iterate(self._evaluated(run.average)),
             history=self._history(),
             status=status,
             message=message,
@@ -88,11 +100,12 @@ class Recorder:
             seed=self.seed,
         )
 
-    def _iterate(self, point: tuple) -> Iterate:
-        x, y, weights = point
-        validation, test = evaluate(self.problem, x, y)
-        test = None if test is None else np.asarray(test)
-        return Iterate(x, self.problem.by_name(y), np.asarray(weights), np.asarray(validation), test)
+    def _evaluated(self, point: tuple) -> Evaluated:
+        return Evaluated(point, *jax.device_get(evaluate(self.problem, point[0], point[1])))
+
+    def _iterate(self, seen: Evaluated) -> Iterate:
+        x, y, weights = seen.point
+        return Iterate(x, self.problem.by_name(y), np.asarray(weights), seen.validation, seen.test)
 
     def _history(self) -> History:
         def column(name: str) -> Any:

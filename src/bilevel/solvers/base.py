@@ -155,6 +155,10 @@ class BilevelSolver:
         automatic = rates.refresh(problem, state.x, state.y, state.weights, key, state.automatic, iterations)
         return state._replace(automatic=automatic)
 
+    def measures(self, state: State) -> bool:
+        """Whether `refresh` has anything to measure."""
+        return state.automatic.condition is not None
+
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """One step."""
         raise NotImplementedError
