@@ -2,7 +2,7 @@
 
 Three shapes, with synthetic data: sinusoid regression, kernel logistic regression whose penalties and
 bandwidths are tuned, and a shared layer for image classifiers. Both sides draw the same samples and must end
-at the same x. `solve` does all it does for a user (checks, evaluates 100 times, averages, keeps a random
+at the same x. `solve` does all it does for a user (checks, evaluates 50 times, averages, keeps a random
 iterate, watches for divergence); the scan by hand does nothing but step. Both are compiled first, then run in
 turn, so that whatever else the machine does slows both. Times are of whole calls; the ratio is the median
 over pairs of neighbouring runs. The column "unwatched" has the ratio for a `solve` that evaluates at the end

@@ -75,7 +75,7 @@ def solve(
         steps: how many steps.
         seed: of everything random.
         seeds: run with so many seeds at once, from `seed` on, or with these seeds; None = once, with `seed`.
-        every: evaluate on all the data every so many steps; None = steps // 100.
+        every: evaluate on all the data every so many steps; None = steps // 50.
         progress: show a progress bar where there is a terminal.
         patience: stop after so many evaluations without a lower worst validation loss; None = never.
         callback: called with each evaluation (a dict with step, validation, test, weights, ...); True stops the run.
@@ -148,7 +148,7 @@ def _check(problem: Any, solver: Any, steps: Any, every: Any, patience: Any, cal
     if not hasattr(solver, "step") or isinstance(solver, type):
         raise TypeError(f"solve(solver=...) got {solver!r}: it needs a solver object, such as bl.MORBiT().")
     checks.check_count("steps", steps)
-    every = max(1, steps // 100) if every is None else every
+    every = max(1, steps // 50) if every is None else every
     checks.check_count("every", every)
     if patience is not None:
         checks.check_count("patience", patience)
