@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,9 @@ import optax
 
 from bilevel import tree
 from bilevel.problem import Group, Problem
-from bilevel.sources import Ragged
+from bilevel.sources import Generator, Ragged
+
+LARGE = 2e9  # bytes that deserve a warning
 
 
 def check_start(problem: Problem, x: Any, y: tuple) -> None:
@@ -38,6 +42,32 @@ def check_count(name: str, count: Any) -> None:
     """A whole number, 1 or more."""
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
         raise ValueError(f"{name}={count!r}: it needs a whole number, 1 or more.")
+
+
+def check_share(name: str, value: Any) -> None:
+    """A number above 0, up to 1, or a schedule."""
+    if callable(value) or tree.is_traced(value):
+        return
+    if isinstance(value, str) or np.ndim(value) != 0 or not 0 < value <= 1:
+        raise ValueError(f"{name}={value!r}: it needs a number above 0, up to 1, or a schedule.")
+
+
+def check_refresh(name: str, size: Any, problem: Problem) -> None:
+    """A batch size, or None where all tasks have data that end."""
+    if size is not None:
+        check_count(name, size)
+    elif any(isinstance(source, Generator) for group in problem.groups for source in (group.train, group.validation)):
+        raise ValueError(f"{name}=None means all the data, which a Generator has not: give a number of rows.")
+
+
+def check_memory(what: str, numbers: float, dtype: Any, advice: str) -> None:
+    """Refuses what does not fit into this machine, and warns of what is large."""
+    size = numbers * jnp.dtype(dtype).itemsize
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > there:
+        raise ValueError(f"{what} needs {size / 1e9:.1f} GB and this machine has {there / 1e9:.1f} GB: {advice}.")
+    if size > LARGE:
+        warnings.warn(f"{what} needs {size / 1e9:.1f} GB: {advice}.", stacklevel=3)
 
 
 def _check_data(problem: Problem) -> None:

@@ -7,7 +7,6 @@ upper   the largest curvature of sum_i w_i l_i(x), by power iteration on differe
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -53,18 +52,7 @@ def measuring(problem: Problem) -> Problem:
     def enlarge(batch: int | None) -> int | None:
         return None if batch is None else max(batch, MEASURING_BATCH)
 
-    larger = Problem.tree_unflatten(
-        problem.names,
-        (
-            tuple(
-                dataclasses.replace(g, lower_batch=enlarge(g.lower_batch), upper_batch=enlarge(g.upper_batch))
-                for g in problem.groups
-            ),
-            problem.constraint,
-            problem.place,
-        ),
-    )
-    return larger
+    return problem.rebatched(enlarge)
 
 
 def lower(problem: Problem, x: Any, y: tuple, key: jax.Array) -> tuple[Lower, ...]:
@@ -77,10 +65,10 @@ def lower(problem: Problem, x: Any, y: tuple, key: jax.Array) -> tuple[Lower, ..
 
 
 def follow_lower(problem: Problem, x: Any, y: tuple, samples: tuple, known: tuple[Lower, ...]) -> tuple[Lower, ...]:
-    """One power iteration more: L <- max(.99 L, |A u|), on samples whose first axis after the tasks is the steps."""
+    """One power iteration more: L <- max(.99 L, |A u|)."""
 
-    def one(task: TaskView, y: Any, samples: Any, known: Lower) -> Lower:
-        value, vector = stretch(task.lower, x, y, known.vector, tree.index(samples, 0))
+    def one(task: TaskView, y: Any, sample: Any, known: Lower) -> Lower:
+        value, vector = stretch(task.lower, x, y, known.vector, sample)
         return Lower(jnp.maximum(0.99 * known.value, value).astype(known.value.dtype), vector)
 
     rows = zip(problem.groups, y, samples, known, strict=True)

@@ -6,11 +6,12 @@ Notation: A = d2g/dy2 (the lower Hessian), J = d2g/dxdy; `lower` is g(x, y, samp
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
 from bilevel import tree
 from bilevel.sources import Sample
@@ -26,6 +27,20 @@ def hessian_product(lower: Lower, x: Any, y: Any, v: Any, sample: Sample) -> Any
 def response(lower: Lower, x: Any, y: Any, move: Any, sample: Sample) -> Any:
     """J' u: how the lower gradient answers to a move u of x."""
     return jax.jvp(lambda x: jax.grad(lower, argnums=1)(x, y, sample), (x,), (move,))[1]
+
+
+class Second(NamedTuple):
+    """Second derivatives of g as matrices."""
+
+    A: jax.Array  # (d_y, d_y)
+    J: Any  # x with a leading axis d_y
+
+
+def second(lower: Lower, x: Any, y: Any, sample: Sample) -> Second:
+    """A and J, whole: d_y^2 and d_x d_y numbers."""
+    flat, unravel = ravel_pytree(y)
+    slope = lambda x, flat: jax.grad(lambda f: lower(x, unravel(f), sample))(flat)  # noqa: E731
+    return Second(jax.jacfwd(slope, argnums=1)(x, flat), jax.jacrev(slope)(x, flat))
 
 
 def stretch(lower: Lower, x: Any, y: Any, vector: Any, sample: Sample) -> tuple[jax.Array, Any]:

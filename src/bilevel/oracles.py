@@ -1,8 +1,9 @@
 """What every step of every bilevel solver is made of, over all tasks at once.
 
-descend       lower steps of each task                          y_i <- y_i - beta_i grad_y g_i(x, y_i)
-direction     the shared hypergradient, one reverse pass        sum_i weights_i D_i(x, y_i)
-directions    the same, one per task (memory n d_x)             D_i(x, y_i)
+descend            lower steps of each task                       y_i <- y_i - beta_i grad_y g_i(x, y_i)
+lower_gradients    grad_y g_i(x, y_i)
+Upper.direction    the shared hypergradient, one reverse pass     sum_i weights_i D_i(x, y_i)
+Upper.directions   the same, one per task (memory n d_x)          D_i(x, y_i)
 """
 
 from __future__ import annotations
@@ -30,6 +31,20 @@ class Walk(NamedTuple):
     samples: Sample  # stacked over tasks, then over steps
 
 
+def draw_steps(problem: Problem, key: jax.Array, steps: int) -> tuple:
+    """Samples for so many lower steps, per group: stacked over tasks, then over steps."""
+    keys = jax.random.split(key, steps)
+    return tuple(
+        group.each(lambda task, k: jax.vmap(task.draw)(k), jax.vmap(group.keys, out_axes=1)(keys))
+        for group in problem.groups
+    )
+
+
+def first_of(samples: tuple) -> tuple:
+    """The samples of the first of several lower steps."""
+    return jax.tree.map(lambda s: s[:, 0], samples)
+
+
 def take_steps(task: TaskView, rule: Rule, steps: int, x: Any, walk: Walk) -> tuple[Any, Any]:
     """The lower steps of one task: y and the optimiser's state after them."""
     transformation = rule(walk.rate)
@@ -52,6 +67,13 @@ def descend(problem: Problem, rule: Rule, steps: int, x: Any, walks: tuple[Walk,
     ]
     ys, optimisers = zip(*after, strict=True)
     return tuple(ys), tuple(optimisers)
+
+
+def lower_gradients(problem: Problem, x: Any, y: tuple, samples: tuple) -> tuple:
+    """grad_y g_i(x, y_i) of all tasks, per group."""
+    slope = lambda task, y, s: jax.grad(task.lower, argnums=1)(x, y, s)  # noqa: E731
+    rows = zip(problem.groups, y, samples, strict=True)
+    return tuple(group.each(slope, y, s) for group, y, s in rows)
 
 
 class Evaluation(NamedTuple):
@@ -103,6 +125,10 @@ class Upper(NamedTuple):
     ) -> Evaluation:
         """sum_i weights_i D_i by one reverse pass; x is never copied per task."""
         state = self.prepare(problem, x, y, state, samples)
+        return self.held(problem, x, y, weights, state, samples)
+
+    def held(self, problem: Problem, x: Any, y: tuple, weights: jax.Array, state: tuple, samples: tuple) -> Evaluation:
+        """`direction` with the estimator's state as it is: v is a variable, and does not move here."""
 
         def weighted(x: Any) -> tuple[jax.Array, jax.Array]:
             losses = self.surrogates(problem, x, y, state, samples)
@@ -114,6 +140,12 @@ class Upper(NamedTuple):
     def directions(self, problem: Problem, x: Any, y: tuple, state: tuple, samples: tuple, dtype: Any) -> Evaluation:
         """D_i for every task: n copies of x."""
         state = self.prepare(problem, x, y, state, samples)
+        return self.held_directions(problem, x, y, state, samples, dtype)
+
+    def held_directions(
+        self, problem: Problem, x: Any, y: tuple, state: tuple, samples: tuple, dtype: Any
+    ) -> Evaluation:
+        """`directions` with the estimator's state as it is."""
         both = jax.value_and_grad(lambda x, task, y, state, s: self.hypergradient.surrogate(task, x, y, state, s))
         value = lambda task, y, state, s: both(x, task, y, state, s)  # noqa: E731
         losses, directions = problem.join(self._over_groups(value, problem, y, state, samples))

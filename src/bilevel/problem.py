@@ -8,6 +8,7 @@ vmapped; the rest of the library speaks of one task at a time (`TaskView`) throu
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,6 +43,8 @@ class TaskView(NamedTuple):
     draw: Callable[[jax.Array], Sample]  # a fresh lower sample
     curvature: Any = None  # the largest curvature of g_i in y, where the solver keeps it
     replay: Callable[[Any], Any] | None = None  # the lower steps just taken, as a function of x
+    train: Any = None  # the sources themselves, for methods that go through the data block by block
+    validation: Any = None
 
 
 @part
@@ -71,6 +74,8 @@ class Group:
                 upper=lambda x, y, sample: loss_on(validation, sample, lambda b: self.upper(x, y, b)),
                 lower=lambda x, y, sample: loss_on(train, sample, lambda b: self.lower(x, y, b)),
                 draw=lambda key: train.draw(key, self.lower_batch),
+                train=train,
+                validation=validation,
             )
             return function(task, *arguments)
 
@@ -192,6 +197,14 @@ class Problem:
     def has_test(self) -> bool:
         """Whether every task brought test data."""
         return all(group.test is not None for group in self.groups)
+
+    def rebatched(self, size: Callable[[int | None], int | None]) -> Problem:
+        """The same problem with other batch sizes, each a function of what it was; None = all the data."""
+        groups = tuple(
+            dataclasses.replace(g, lower_batch=size(g.lower_batch), upper_batch=size(g.upper_batch))  # type: ignore
+            for g in self.groups
+        )
+        return Problem.tree_unflatten(self.names, (groups, self.constraint, self.place))
 
     def join(self, vectors: Sequence[Any]) -> Any:
         """One stacked pytree per group -> one stacked pytree, in the order of the tasks."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -44,9 +44,53 @@ class Source(Protocol):
         ...
 
 
+class Block(NamedTuple):
+    """A sample of consecutive rows, of which only the first `count` are there: the last block of a partition."""
+
+    rows: jax.Array
+    count: jax.Array
+
+
 def loss_on(source: Source, sample: Sample, loss: Loss) -> jax.Array:
     """The loss on a sample."""
-    return source.average(loss) if sample is None else loss(source.take(sample))
+    if sample is None:
+        return source.average(loss)
+    if isinstance(sample, Block):
+        return _row_mean(source.take(sample.rows), sample.count, loss)
+    return loss(source.take(sample))
+
+
+def _row_mean(rows: Any, count: jax.Array, loss: Loss) -> jax.Array:
+    """The mean of the one-row losses of the first `count` rows."""
+    losses = jax.vmap(lambda row: loss(jax.tree.map(lambda a: a[None], row)))(rows)
+    there = jnp.arange(losses.shape[0]) < count
+    return jnp.sum(jnp.where(there, losses, 0)) / count.astype(losses.dtype)
+
+
+def blocks(source: Source, size: int | None) -> int:
+    """How many blocks of `size` rows a partition of the data has; of the longest task, where sizes differ."""
+    longest = source.longest if isinstance(source, Ragged) else source.rows  # type: ignore[attr-defined]
+    return 1 if size is None else -(-longest // size)
+
+
+def block(source: Source, number: jax.Array, size: int | None) -> tuple[Sample, jax.Array]:
+    """Block `number` of a partition of one task's data, and its share of the rows: 0 where a task has no such one."""
+    if size is None:
+        return None, jnp.ones(())
+    offset, rows = (source.offset, source.size) if isinstance(source, Ragged) else (0, jnp.asarray(source.rows))  # type: ignore
+    first = number * size
+    count = jnp.clip(rows - first, 0, size)
+    index = offset + jnp.minimum(first + jnp.arange(size), rows - 1)
+    even = isinstance(source, Arrays) and source.rows % size == 0
+    return (index if even else Block(index, jnp.maximum(count, 1))), count / rows
+
+
+def draw_block(source: Source, key: jax.Array, size: int | None) -> jax.Array:
+    """The number of a block, drawn in proportion to its rows."""
+    if size is None:
+        return jnp.zeros((), jnp.int32)
+    rows = source.size if isinstance(source, Ragged) else source.rows  # type: ignore[attr-defined]
+    return jax.random.randint(key, (), 0, rows) // size
 
 
 def _rows(data: Any, index: jax.Array) -> Any:
@@ -104,8 +148,7 @@ class Ragged:
         number = jnp.arange(self.longest, dtype=self.offset.dtype)
         # Rows past the end repeat the last one (finite, so that gradients are too) and count for nothing.
         rows = _rows(self.data, self.offset + jnp.minimum(number, self.size - 1))
-        losses = jax.vmap(lambda row: loss(jax.tree.map(lambda a: a[None], row)))(rows)
-        return jnp.sum(jnp.where(number < self.size, losses, 0)) / self.size.astype(losses.dtype)
+        return _row_mean(rows, self.size, loss)
 
     def task(self, i: int) -> Any:
         """All the data of task i of the group."""

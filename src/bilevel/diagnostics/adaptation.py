@@ -155,7 +155,7 @@ def _run(fit: Fit, problem: Problem, x: Any, y: tuple, key: jax.Array, steps: An
         drawn = problem.draw_lower(jax.random.fold_in(key, k))
         samples = tuple(jax.tree.map(lambda s: s[:, None], sample) for sample in drawn)  # one step each
         if known is not None:
-            known = curvature.follow_lower(problem, x, y, samples, known)
+            known = curvature.follow_lower(problem, x, y, drawn, known)
         rate = rate_of(k, known)
         walks = tuple(map(Walk, y, optimisers, rate, samples))
         return *descend(problem, fit.rule, 1, x, walks), known, rate

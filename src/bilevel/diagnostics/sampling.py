@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from bilevel import curvature, rates
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles import Upper, Walk
+from bilevel.oracles import Upper, Walk, draw_steps, first_of
 from bilevel.parts import part
 from bilevel.problem import Problem
 
@@ -104,8 +104,8 @@ def _run(estimate: Estimate, problem: Problem, x: Any, y: tuple, chain: Chain, k
         lower_key, upper_key = jax.random.split(jax.random.fold_in(key, 2 + chain.step))
         known, drawn = chain.lower, None
         if known is not None:
-            drawn = _steps_of(problem, lower_key, estimate.lower_steps)
-            known = curvature.follow_lower(problem, x, y, drawn, known)
+            drawn = draw_steps(problem, lower_key, estimate.lower_steps)
+            known = curvature.follow_lower(problem, x, y, first_of(drawn), known)
         upper = _upper(estimate, y, known, drawn)
         seen = upper.directions(problem, x, y, chain.state, problem.draw_upper(upper_key), chain.moments.mean.dtype)
         each = jax.vmap(lambda d: ravel_pytree(d)[0])(seen.direction)
@@ -114,15 +114,6 @@ def _run(estimate: Estimate, problem: Problem, x: Any, y: tuple, chain: Chain, k
 
     chain = chain._replace(moments=jax.tree.map(jnp.zeros_like, chain.moments))
     return jax.lax.fori_loop(0, steps, one, chain)
-
-
-def _steps_of(problem: Problem, key: jax.Array, steps: int) -> tuple:
-    """Lower samples, stacked over tasks, then over steps."""
-    keys = jax.random.split(key, steps)
-    return tuple(
-        group.each(lambda task, k: jax.vmap(task.draw)(k), jax.vmap(group.keys, out_axes=1)(keys))
-        for group in problem.groups
-    )
 
 
 def _upper(estimate: Estimate, y: tuple, known: tuple | None, drawn: tuple | None) -> Upper:

@@ -12,8 +12,9 @@ from bilevel.hypergradients.conjugate_gradient import ConjugateGradient
 from bilevel.hypergradients.direct import Direct
 from bilevel.hypergradients.exact import Exact
 from bilevel.hypergradients.neumann import Neumann
+from bilevel.hypergradients.penalty import Penalty
 from bilevel.hypergradients.random_neumann import RandomNeumann
 from bilevel.hypergradients.tracked import Tracked
 from bilevel.hypergradients.unrolled import Unrolled
 
-__all__ = ["ConjugateGradient", "Direct", "Exact", "Neumann", "RandomNeumann", "Tracked", "Unrolled"]
+__all__ = ["ConjugateGradient", "Direct", "Exact", "Neumann", "Penalty", "RandomNeumann", "Tracked", "Unrolled"]

@@ -1,4 +1,4 @@
-"""SOBA's linear-system tracking: v moves one gradient step per step of the solver."""
+"""SOBA's linear-system tracking: v moves by gradient steps, few per step of the solver."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from bilevel.derivatives import hessian_product
-from bilevel.hypergradients.base import Implicit, check_rate, upper_gradient
+from bilevel.hypergradients.base import Implicit, check_count, check_rate, upper_gradient
 from bilevel.hypergradients.exact import Solved
 from bilevel.parts import leaf, part
 from bilevel.problem import TaskView, UpperSample
+from bilevel.sources import Sample
 
 
 @part
@@ -20,6 +21,7 @@ class Tracked(Implicit):
 
     Args:
         lr: the step of v; None = 1 / the task's curvature, which the solver keeps up to date.
+        steps: how often v moves per step of the solver, as in AmIGO: f_y is taken once, A on fresh rows every time.
 
     v is an average over many batches, which makes this the least noisy estimator at small batches; it lags where the
     lower problems are ill-conditioned.
@@ -29,6 +31,7 @@ class Tracked(Implicit):
     """
 
     lr: float | None = leaf(default=None)
+    steps: int = 1
 
     @property
     def needs_curvature(self) -> bool:  # type: ignore[override]
@@ -36,16 +39,24 @@ class Tracked(Implicit):
         return self.lr is None
 
     def check(self) -> None:
-        """lr > 0."""
+        """lr > 0 and steps >= 1."""
         check_rate("Tracked(lr)", self.lr)
+        check_count("Tracked(steps)", self.steps)
 
     def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> Solved:
         """Starts from zero."""
         return Solved(jax.tree.map(jnp.zeros_like, y))
 
     def prepare(self, task: TaskView, x: Any, y: Any, state: Solved, sample: UpperSample) -> Solved:
-        """One step on the quadratic 1/2 v'Av - f_y'v."""
+        """Steps on the quadratic 1/2 v'Av - f_y'v."""
         lr = 1 / jnp.where(task.curvature > 0, task.curvature, 1) if self.lr is None else self.lr
-        image = hessian_product(task.lower, x, y, state.v, sample.lower)
         right = upper_gradient(task, x, y, sample)
-        return Solved(jax.tree.map(lambda v, a, f: v - (lr * (a - f)).astype(v.dtype), state.v, image, right))
+
+        def move(v: Any, rows: Sample) -> Any:
+            image = hessian_product(task.lower, x, y, v, rows)
+            return jax.tree.map(lambda v, a, f: v - (lr * (a - f)).astype(v.dtype), v, image, right)
+
+        if self.steps == 1:
+            return Solved(move(state.v, sample.lower))
+        fresh = lambda q, v: move(v, task.draw(jax.random.fold_in(sample.key, q)))  # noqa: E731
+        return Solved(jax.lax.fori_loop(0, self.steps, fresh, state.v))

@@ -1,7 +1,41 @@
 """Solvers: one paper, one file; the module docstring holds the updates and the citation."""
 
+from bilevel.solvers.alset import ALSET
+from bilevel.solvers.amigo import AmIGO
+from bilevel.solvers.bsa import BSA
+from bilevel.solvers.f2sa import F2SA
+from bilevel.solvers.fsla import FSLA
+from bilevel.solvers.masoba import MASOBA
 from bilevel.solvers.morbit import MORBiT
+from bilevel.solvers.mormasoba import MORMASOBA
 from bilevel.solvers.mrbo import MRBO
+from bilevel.solvers.saba import SABA
+from bilevel.solvers.soba import SOBA
+from bilevel.solvers.spaba import SPABA
+from bilevel.solvers.srba import SRBA
+from bilevel.solvers.stable import STABLE
+from bilevel.solvers.stocbio import StocBiO
+from bilevel.solvers.sustain import SUSTAIN
 from bilevel.solvers.ttsa import TTSA
+from bilevel.solvers.vrbo import VRBO
 
-__all__ = ["MRBO", "TTSA", "MORBiT"]
+__all__ = [
+    "ALSET",
+    "BSA",
+    "F2SA",
+    "FSLA",
+    "MASOBA",
+    "MORMASOBA",
+    "MRBO",
+    "SABA",
+    "SOBA",
+    "SPABA",
+    "SRBA",
+    "STABLE",
+    "SUSTAIN",
+    "TTSA",
+    "VRBO",
+    "AmIGO",
+    "MORBiT",
+    "StocBiO",
+]

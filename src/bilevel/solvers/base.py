@@ -15,7 +15,7 @@ import optax
 from bilevel import checks, curvature, rates, start
 from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles import Evaluation, Rule, Upper, Walk, descend
+from bilevel.oracles import Evaluation, Rule, Upper, Walk, descend, draw_steps, first_of
 from bilevel.parts import Rate, leaf, part, rate_at
 from bilevel.problem import Problem
 from bilevel.weightings import SimplexAscent
@@ -54,13 +54,9 @@ class Lowered(NamedTuple):
 
     y: tuple
     optimiser: tuple
-    walks: tuple[Walk, ...]
+    rate: tuple[jax.Array, ...]  # one per task, per group
     automatic: rates.Automatic
-
-    @property
-    def rate(self) -> tuple[jax.Array, ...]:
-        """The rates used, per group."""
-        return tuple(walk.rate for walk in self.walks)
+    walks: tuple[Walk, ...] | None = None  # the steps, where they can be taken again
 
 
 @part
@@ -74,7 +70,6 @@ class BilevelSolver:
         weighting: how the tasks' losses move their weights, from `bl.weightings`; its `lr` is gamma.
         upper_rule: from a rate to an optax transformation, for x.
         lower_rule: likewise for y, per task.
-        lower_steps: lower steps per step.
     """
 
     upper_lr: Rate = leaf(default=None)  # alpha
@@ -83,7 +78,8 @@ class BilevelSolver:
     weighting: Weighting = SimplexAscent()
     upper_rule: Rule = optax.sgd
     lower_rule: Rule = optax.sgd
-    lower_steps: int = 1
+
+    replays = False  # whether x moves after lower steps that `Unrolled` can take again
 
     # ------------------------------------------------------------------ starting
 
@@ -97,6 +93,7 @@ class BilevelSolver:
         self.check(problem)
         checks.check_count("steps", steps)
         checks.check_start(problem, x, y)
+        self.check_size(problem, x, y)
         state = _start(self, problem, x, y, key, jnp.asarray(steps, jnp.int32))
         return measure(self, problem, state, jax.random.fold_in(key, 2), FIRST_MEASUREMENT)
 
@@ -120,11 +117,15 @@ class BilevelSolver:
                     f"{name}({field}=None) is chosen for optax.sgd only: with another {rule}, give a rate."
                 )
         checks.check_rate(f"{type(self.weighting).__name__}(lr)", self.weighting.lr)
-        checks.check_count(f"{name}(lower_steps)", self.lower_steps)
         self.weighting.check(problem.size)
         self.hypergradient.check()
         if self.hypergradient.needs_replay:
+            if not self.replays:
+                raise ValueError(f"{name}(hypergradient={self.hypergradient}): {name} has no lower steps to replay.")
             _check_replay(self.lower_rule)
+
+    def check_size(self, problem: Problem, x: Any, y: tuple) -> None:
+        """Refuses, or warns of, more memory than there is; for solvers that keep much."""
 
     def start(self, problem: Problem, x: Any, y: tuple, key: jax.Array, steps: Any) -> State:
         """The first state, without checks; pure."""
@@ -132,7 +133,7 @@ class BilevelSolver:
         weights, weighting = self.weighting.init(problem.size, dtype)
         keys = jax.random.split(jax.random.fold_in(key, 1), 3)
         which = (
-            self.lower_lr is None or self.hypergradient.needs_curvature,
+            self.follows_curvature,
             self.upper_lr is None,
             self.weighting.moves and self.weighting.lr is None,
         )
@@ -165,6 +166,11 @@ class BilevelSolver:
 
     # ------------------------------------------------------------------ the moves of a step
 
+    @property
+    def follows_curvature(self) -> bool:
+        """Whether steps measure the curvature of the lower problems."""
+        return self.lower_lr is None or self.hypergradient.needs_curvature
+
     def lower_rates(self, problem: Problem, state: State, automatic: rates.Automatic) -> tuple[jax.Array, ...]:
         """beta, one per task, per group."""
         given = rate_at(self.lower_lr, state.step)
@@ -180,27 +186,29 @@ class BilevelSolver:
         known = curvature.follow_lower(problem, state.x, state.y, samples, state.automatic.lower)
         return state.automatic._replace(lower=known)
 
-    def draw_lower(self, problem: Problem, key: jax.Array) -> tuple:
-        """Samples for all lower steps of one step, per group: stacked over tasks, then over steps."""
-        keys = jax.random.split(key, self.lower_steps)
-        return tuple(
-            group.each(lambda task, k: jax.vmap(task.draw)(k), jax.vmap(group.keys, out_axes=1)(keys))
-            for group in problem.groups
-        )
-
-    def descend(self, problem: Problem, state: State, key: jax.Array) -> Lowered:
-        """y_i <- y_i - beta_i grad_y g_i(x, y_i), `lower_steps` times."""
-        samples = self.draw_lower(problem, key)
-        automatic = self.follow_curvature(problem, state, samples)
+    def descend(self, problem: Problem, state: State, key: jax.Array, steps: int = 1) -> Lowered:
+        """y_i <- y_i - beta_i grad_y g_i(x, y_i), so many times."""
+        samples = draw_steps(problem, key, steps)
+        automatic = self.follow_curvature(problem, state, first_of(samples))
         rate = self.lower_rates(problem, state, automatic)
         walks = tuple(map(Walk, state.y, state.lower, rate, samples))
-        y, optimiser = descend(problem, self.lower_rule, self.lower_steps, state.x, walks)
-        return Lowered(y, optimiser, walks, automatic)
+        y, optimiser = descend(problem, self.lower_rule, steps, state.x, walks)
+        return Lowered(y, optimiser, rate, automatic, walks)
 
-    def upper_level(self, lower: tuple[curvature.Lower, ...] | None, walks: tuple[Walk, ...] | None = None) -> Upper:
-        """The estimator, with what this solver lends to it: measured lower curvatures and the last lower steps."""
-        curvatures = None if lower is None else tuple(group.value for group in lower)
-        return Upper(self.hypergradient, curvatures, walks, self.lower_rule, self.lower_steps)
+    def lower_move(self, y: tuple, optimiser: tuple, gradients: tuple, rate: tuple) -> tuple[tuple, tuple]:
+        """y_i <- y_i - beta_i u_i, where the u_i are known: y and the optimisers, per group."""
+
+        def one(y: Any, optimiser: Any, u: Any, rate: jax.Array) -> tuple:
+            updates, optimiser = self.lower_rule(rate).update(u, optimiser, y)
+            return optax.apply_updates(y, updates), optimiser
+
+        moved = [jax.vmap(one)(*group) for group in zip(y, optimiser, gradients, rate, strict=True)]
+        ys, optimisers = zip(*moved, strict=True)
+        return tuple(ys), tuple(optimisers)
+
+    def upper_level(self, lower: tuple[curvature.Lower, ...] | None) -> Upper:
+        """The estimator, with the measured lower curvatures that this solver lends to it."""
+        return Upper(self.hypergradient, None if lower is None else tuple(group.value for group in lower))
 
     def move(
         self, problem: Problem, state: State, direction: Any, automatic: rates.Automatic
@@ -217,14 +225,20 @@ class BilevelSolver:
         x = problem.constraint.project(optax.apply_updates(state.x, updates))
         return x, optimiser, automatic, jnp.asarray(rate, norm.dtype), norm
 
+    def weights_rate(
+        self, state: State, losses: jax.Array, automatic: rates.Automatic
+    ) -> tuple[jax.Array, rates.Automatic]:
+        """gamma, and the rates' state after it; 0 for weights that do not move."""
+        rate = rate_at(self.weighting.lr, state.step)
+        if rate is None and automatic.worst is not None:
+            rate, automatic = rates.weights_rate(automatic, losses, state.step)
+        return jnp.asarray(0.0 if rate is None else rate, state.weights.dtype), automatic
+
     def reweigh(
         self, state: State, losses: jax.Array, automatic: rates.Automatic
     ) -> tuple[jax.Array, Any, rates.Automatic, jax.Array]:
         """Weights <- weights moved by the losses: weights, their state, the rates' state and gamma."""
-        rate = rate_at(self.weighting.lr, state.step)
-        if rate is None and automatic.worst is not None:
-            rate, automatic = rates.weights_rate(automatic, losses, state.step)
-        rate = jnp.asarray(0.0 if rate is None else rate, state.weights.dtype)
+        rate, automatic = self.weights_rate(state, losses, automatic)
         weights, weighting = self.weighting.update(state.weights, losses, state.weighting, rate)
         return weights, weighting, automatic, rate
 

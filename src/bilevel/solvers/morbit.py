@@ -21,9 +21,11 @@ from __future__ import annotations
 
 import jax
 
+from bilevel import checks
 from bilevel.parts import part
 from bilevel.problem import Problem
 from bilevel.solvers.base import BilevelSolver, Info, State
+from bilevel.solvers.card import Card
 
 
 @part
@@ -44,11 +46,28 @@ class MORBiT(BilevelSolver):
     1
     """
 
+    lower_steps: int = 1
+
+    replays = True
+    card = Card(
+        loops="single",
+        keeps="nothing (v with the Tracked estimator, n d_y)",
+        rate="O~(n^1.25 eps^-2.5), claimed, for min-max",
+        paper="Gu, Lu, Ram, Weng, ICLR 2023",
+        extension="automatic rates; estimators other than RandomNeumann; weightings other than SimplexAscent",
+    )
+
+    def check(self, problem: Problem) -> None:
+        """As every solver, and a number of lower steps."""
+        super().check(problem)
+        checks.check_count(f"{type(self).__name__}(lower_steps)", self.lower_steps)
+
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """Algorithm 1, lines 2 to 4."""
         lower_key, upper_key = jax.random.split(key)
-        lowered = self.descend(problem, state, lower_key)  # (1)
-        upper = self.upper_level(lowered.automatic.lower, lowered.walks)
+        lowered = self.descend(problem, state, lower_key, self.lower_steps)  # (1)
+        upper = self.upper_level(lowered.automatic.lower)
+        upper = upper._replace(walks=lowered.walks, rule=self.lower_rule, lower_steps=self.lower_steps)
         samples = problem.draw_upper(upper_key)
         seen = upper.direction(problem, state.x, lowered.y, state.weights, state.hypergradient, samples)
         return self.finish(problem, state, lowered, seen)  # (2), (3)

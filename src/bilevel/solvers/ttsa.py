@@ -17,6 +17,7 @@ analysis and application to actor-critic", SIAM Journal on Optimization, 2023.
 from __future__ import annotations
 
 from bilevel.parts import part
+from bilevel.solvers.card import Card
 from bilevel.solvers.morbit import MORBiT
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
@@ -27,3 +28,11 @@ class TTSA(MORBiT):
     """TTSA: y first, then x at the new y; the tasks are averaged. Options as for `MORBiT`."""
 
     weighting: Weighting = Average()
+
+    card = Card(
+        loops="single",
+        keeps="nothing (v with the Tracked estimator, n d_y)",
+        rate="O~(eps^-2.5)",
+        paper="Hong, Wai, Wang, Yang, SIAM J. Optim. 2023",
+        extension="several tasks, weights; estimators other than RandomNeumann",
+    )
