@@ -73,7 +73,8 @@ class Penalty:
 
     def prepare(self, task: TaskView, x: Any, y: Any, state: Penalised, sample: UpperSample) -> Penalised:
         """Gradient steps on f + strength g, on fresh rows of g every time."""
-        total, p, step, curvature, vector = self._total(task, state.step), *state
+        total = self._total(task, state.step)
+        p, step, curvature, vector = state
         if curvature is not None:
             value, vector = stretch(total, x, p, vector, (sample.upper, sample.lower))
             curvature = jnp.maximum(0.99 * curvature, value).astype(curvature.dtype)

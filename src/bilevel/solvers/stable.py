@@ -119,8 +119,8 @@ class STABLE(BilevelSolver):
         return after._replace(y=y, trackers=Kept(kept, state.x, state.y)), info
 
     def _second(self, problem: Problem, x: Any, y: tuple, rows: tuple) -> tuple[Second, ...]:
-        rows = zip(problem.groups, y, rows, strict=True)
-        return tuple(group.each(lambda task, y, s: second(task.lower, x, y, s), yg, s) for group, yg, s in rows)
+        of = lambda task, y, sample: second(task.lower, x, y, sample)  # noqa: E731
+        return tuple(group.each(of, yg, s) for group, yg, s in zip(problem.groups, y, rows, strict=True))
 
     def _positive(self, A: jax.Array) -> jax.Array:
         values, vectors = jnp.linalg.eigh((A + A.T) / 2)

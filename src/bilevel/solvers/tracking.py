@@ -51,7 +51,7 @@ def upper_oracle(solver: BilevelSolver, problem: Problem, *, per_task: bool, hel
 
 def lower_oracle(problem: Problem) -> Oracle:
     """grad_y g_i at a point (x, y)."""
-    return lambda point, samples: (lower_gradients(problem, *point, samples), ())
+    return lambda point, samples: (lower_gradients(problem, point[0], point[1], samples), ())
 
 
 def seen_as(value: tuple, weights: jax.Array, hypergradient: tuple, *, per_task: bool) -> Evaluation:
