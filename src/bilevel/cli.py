@@ -142,8 +142,10 @@ def demo(
     of their models. min-avg chooses these for the average task, min-max for the worst one; the table shows what either
     gains and loses. Ctrl-C ends early and shows what there is.
     """
+    from bilevel.cache import keep_compiled
     from bilevel.demo import run
 
+    keep_compiled()
     with _interrupts() as interrupted, _errors(debug):
         text = run(steps=steps, draws=draws, tasks=tasks, out=out, seed=seed, progress=not quiet)
     typer.echo(text)

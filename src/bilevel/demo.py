@@ -24,6 +24,11 @@ from bilevel.weightings import Average, SimplexAscent
 ROWS = 1440  # of every pair, so that all draws have one shape and compile once
 
 
+# Chosen on other draws of pairs (seeds 100 to 104) by validation data alone: half of their validation rows steered the
+# runs and the other half were held out. Longer runs, and weights that move faster, overfit the validation rows.
+UPPER, LOWER, WEIGHTS, BATCH = 0.03, 0.3, 5e-3, 32
+
+
 class Defaults(NamedTuple):
     """How long the demo is."""
 
@@ -48,12 +53,12 @@ def run(steps: int, draws: int, tasks: int, out: Path | None, seed: int = 0, pro
 def compare(steps: int, draws: int, tasks: int, seed: int = 0, progress: bool = True) -> dict[str, Results]:
     """All runs of both methods."""
     problems = [
-        hyperparameters(letter_pairs(tasks, seed=seed + draw, rows=ROWS), 64, lower_batch=32, upper_batch=32)
+        hyperparameters(letter_pairs(tasks, seed=seed + draw, rows=ROWS), 64, lower_batch=BATCH, upper_batch=BATCH)
         for draw in range(draws)
     ]
     methods = {
-        "min-avg": MORBiT(0.1, 0.3, Tracked(0.3), Average()),
-        "min-max": MORBiT(0.1, 0.3, Tracked(0.3), SimplexAscent(2e-3)),
+        "min-avg": MORBiT(UPPER, LOWER, Tracked(LOWER), Average()),
+        "min-max": MORBiT(UPPER, LOWER, Tracked(LOWER), SimplexAscent(WEIGHTS)),
     }
     # Draw by draw, so that an interrupted demo has both methods on the draws it has.
     jobs = [
