@@ -46,6 +46,16 @@ def _is_data(declared: bool, value: Any) -> bool:
     return not callable(value) if declared else hasattr(type(value), "_bilevel_part")
 
 
+def _text(self: Any) -> str:
+    """`Name(field=value, ...)` with functions by their names, not their addresses."""
+
+    def text(value: Any) -> str:
+        return getattr(value, "__qualname__", None) or repr(value)
+
+    shown = (f"{f.name}={text(getattr(self, f.name))}" for f in dataclasses.fields(self))
+    return f"{type(self).__name__}({', '.join(shown)})"
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(leaf,))
 def part(cls: type[T]) -> type[T]:
     """Makes `cls` a frozen dataclass and registers it as a pytree.
@@ -59,7 +69,8 @@ def part(cls: type[T]) -> type[T]:
     >>> jax.tree.structure(Halve(0.1)) == jax.tree.structure(Halve(0.2))
     True
     """
-    cls = dataclasses.dataclass(frozen=True)(cls)
+    cls = dataclasses.dataclass(frozen=True, repr=False)(cls)
+    cls.__repr__ = _text  # type: ignore[method-assign]
     fields = [(f.name, f.metadata.get("leaf", False)) for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
     cls._bilevel_part = True  # type: ignore[attr-defined]
 

@@ -1,11 +1,16 @@
 """What every exported solver must do. A solver joins by being exported, nothing else."""
 
+import inspect
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import bilevel as bl
+from bilevel.hypergradients import Neumann, RandomNeumann
 
 STEPS = 25
 RATES = {"upper_lr": 0.05, "lower_lr": 0.2}
@@ -27,21 +32,25 @@ def absolute(x, y, batch):
     return jnp.mean(jnp.sqrt((features @ (x["scale"] * y["w"]) + y["b"] - target) ** 2 + 0.1))
 
 
-def make_tasks(dtype=jnp.float64):
+def make_tasks(dtype=jnp.float64, noise=1.0):
+    """Ragged sizes inside a group; groups that interleave; one task of each kind. Without noise all rows are alike."""
     generator = np.random.default_rng(0)
 
-    def rows(count):
-        features = generator.normal(size=(count, 3))
-        return jnp.asarray(features, dtype), jnp.asarray(features @ generator.normal(size=3), dtype)
+    def rows(count, slope):
+        features = generator.normal(size=3) + noise * generator.normal(size=(count, 3))
+        return jnp.asarray(features, dtype), jnp.asarray(features @ slope, dtype)
 
-    # Ragged sizes inside a group; groups that interleave; one task of each kind.
+    def task(i, count, f):
+        slope = generator.normal(size=3)
+        return bl.Task(rows(count, slope), rows(10, slope), name=f"t{i}", upper=f)
+
     kinds = [(20, None), (30, absolute), (25, None), (30, absolute), (20, None)]
-    return [bl.Task(rows(m), rows(10), name=f"t{i}", upper=f) for i, (m, f) in enumerate(kinds)]
+    return [task(i, count, f) for i, (count, f) in enumerate(kinds)]
 
 
-def make_problem(tasks, batch=4):
+def make_problem(tasks):
     box = bl.constraints.Product({"scale": bl.constraints.Box(0.5, 1.2), "shift": bl.constraints.Unconstrained()})
-    return bl.Problem(upper, lower, tasks, constraint=box, lower_batch=batch, upper_batch=batch)
+    return bl.Problem(upper, lower, tasks, constraint=box, lower_batch=4, upper_batch=4)
 
 
 def start(dtype=jnp.float64):
@@ -60,18 +69,38 @@ def run(solver, problem, state, key):
     return jax.lax.scan(one, state, jnp.arange(STEPS))
 
 
-@pytest.fixture(scope="module", params=bl.solvers.__all__)
+def first(solver, problem, dtype=jnp.float64):
+    return solver.init(problem, *start(dtype), key=jax.random.key(0), steps=STEPS)
+
+
+BILEVEL = [name for name in bl.solvers.__all__ if getattr(bl, name).card.problem == "bilevel"]
+
+
+@pytest.fixture(scope="module", params=BILEVEL)
 def solver(request):
-    weighting = bl.weightings.SimplexAscent(lr=GAMMA)
-    return getattr(bl, request.param)(**RATES, weighting=weighting)
+    """With rates, and without the random series: it draws by a task's place, so that permuting tasks would change it."""
+    solver = getattr(bl, request.param)(**RATES, weighting=bl.weightings.SimplexAscent(lr=GAMMA))
+    random = isinstance(solver.hypergradient, RandomNeumann)
+    return solver.replace(hypergradient=Neumann(3)) if random else solver
 
 
 @pytest.fixture(scope="module")
 def noisy(solver):
     """One run with batches, which several checks look at."""
-    problem, (x, y) = make_problem(make_tasks()), start()
-    state = solver.init(problem, x, y, key=jax.random.key(0), steps=STEPS)
+    problem = make_problem(make_tasks())
+    state = first(solver, problem)
     return problem, state, run(solver, problem, state, jax.random.key(1))
+
+
+@pytest.fixture(scope="module")
+def quiet(solver):
+    """The same shapes, so that nothing is compiled again, but rows that are alike: no batch differs from another."""
+    problem = make_problem(make_tasks(noise=0.0))
+    return run(solver, problem, first(solver, problem), jax.random.key(1))[0]
+
+
+def same(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
 
 def test_steps_are_finite_and_move_everything(noisy):
@@ -93,11 +122,7 @@ def test_x_stays_in_its_constraint(noisy):
     _, _, (_, (x, _, _)) = noisy
     scale = np.asarray(x["scale"])
     assert np.all((scale >= 0.5) & (scale <= 1.2))
-    assert jax.tree.structure(tree_of(x)) == jax.tree.structure(tree_of(start()[0]))
-
-
-def tree_of(x):
-    return jax.tree.map(lambda _: 0, x)
+    assert np.any(scale == 1.2), "the constraint is never active, so that this says nothing"
 
 
 def test_info_speaks_of_every_task(noisy):
@@ -110,10 +135,8 @@ def test_info_speaks_of_every_task(noisy):
 
 def test_same_key_same_run_other_key_other_run(solver, noisy):
     problem, state, (last, _) = noisy
-    again, _ = run(solver, problem, state, jax.random.key(1))
-    other, _ = run(solver, problem, state, jax.random.key(2))
-    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(last.x), jax.tree.leaves(again.x), strict=True))
-    assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(last.x), jax.tree.leaves(other.x), strict=True))
+    assert same(last, run(solver, problem, state, jax.random.key(1))[0])
+    assert not same(last.x, run(solver, problem, state, jax.random.key(2))[0].x)
 
 
 def test_other_rates_do_not_retrace(solver, noisy):
@@ -124,61 +147,60 @@ def test_other_rates_do_not_retrace(solver, noisy):
     assert run._cache_size() == before
 
 
+def test_a_state_is_arrays_that_can_be_kept_and_gone_on_from(solver, noisy, tmp_path):
+    problem, _, (last, _) = noisy
+    leaves, structure = jax.tree.flatten(last)
+    save_file({str(i): np.array(leaf) for i, leaf in enumerate(leaves)}, tmp_path / "state")
+    kept = load_file(tmp_path / "state")
+    again = jax.tree.unflatten(structure, [jnp.asarray(kept[str(i)]) for i in range(len(leaves))])
+    on = run(solver, problem, last, jax.random.key(2))[0]
+    assert not same(on.x, last.x)
+    assert same(on, run(solver, problem, again, jax.random.key(2))[0])
+
+
 def test_seeds_under_vmap_equal_single_runs(solver, noisy):
     problem, state, (last, _) = noisy
     keys = jax.vmap(jax.random.key)(jnp.arange(1, 3))
     many, _ = jax.vmap(lambda key: run(solver, problem, state, key))(keys)
     for a, b in zip(jax.tree.leaves((last.x, last.weights)), jax.tree.leaves((many.x, many.weights)), strict=True):
-        np.testing.assert_allclose(a, b[0], rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(a, b[0], rtol=1e-9, atol=1e-11)
 
 
-@pytest.fixture(scope="module")
-def plain(solver):
-    """Without the random start from which the tracked estimator measures curvature."""
-    return solver.replace(hypergradient=bl.hypergradients.ConjugateGradient())
+def test_permuting_tasks_permutes_weights(solver, quiet):
+    tasks, order = make_tasks(noise=0.0), [2, 3, 0, 1, 4]
+    problem = make_problem([tasks[i] for i in order])
+    other = run(solver, problem, first(solver, problem), jax.random.key(1))[0]
+    np.testing.assert_allclose(np.asarray(quiet.weights)[order], other.weights, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(quiet.x["scale"], other.x["scale"], rtol=1e-9)
+    assert np.ptp(quiet.weights) > 0.01
 
 
-def test_permuting_tasks_permutes_weights(plain):
-    """With all the data in every step, nothing but the order of the tasks can differ."""
-    solver, tasks, (x, y) = plain, make_tasks(), start()
-    order = [2, 3, 0, 1, 4]
-    ends = []
-    for chosen in (tasks, [tasks[i] for i in order]):
-        problem = make_problem(chosen, batch=None)
-        state = solver.init(problem, x, y, key=jax.random.key(0), steps=STEPS)
-        ends.append(run(solver, problem, state, jax.random.key(1))[0])
-    np.testing.assert_allclose(np.asarray(ends[0].weights)[order], ends[1].weights, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(ends[0].x["scale"], ends[1].x["scale"], rtol=1e-9)
+def test_float32_stays_float32_and_close_to_float64(solver, quiet):
+    problem = make_problem(make_tasks(jnp.float32, noise=0.0))
+    last = run(solver, problem, first(solver, problem, jnp.float32), jax.random.key(1))[0]
+    assert {leaf.dtype for leaf in jax.tree.leaves((last.x, last.y, last.weights))} == {jnp.dtype(jnp.float32)}
+    np.testing.assert_allclose(quiet.weights, last.weights, atol=1e-3)
+    np.testing.assert_allclose(quiet.x["scale"], last.x["scale"], atol=1e-3)
 
 
-def test_float32_stays_float32_and_close_to_float64(plain):
-    solver, ends = plain, []
-    for dtype in (jnp.float64, jnp.float32):
-        problem, (x, y) = make_problem(make_tasks(dtype), batch=None), start(dtype)
-        state = solver.init(problem, x, y, key=jax.random.key(0), steps=STEPS)
-        last, _ = run(solver, problem, state, jax.random.key(1))
-        assert {leaf.dtype for leaf in jax.tree.leaves((last.x, last.y, last.weights))} == {jnp.dtype(dtype)}
-        ends.append(last)
-    np.testing.assert_allclose(ends[0].weights, ends[1].weights, atol=1e-4)
-    np.testing.assert_allclose(ends[0].x["scale"], ends[1].x["scale"], atol=1e-4)
-
-
-def test_one_task_alone(solver):
-    problem, (x, y) = make_problem(make_tasks()[:1]), start()
-    state = solver.init(problem, x, y, key=jax.random.key(0), steps=STEPS)
-    last, _ = run(solver, problem, state, jax.random.key(1))
+def test_one_task_alone_without_rates(solver):
+    """Measured rates, that stay positive and finite when measured again."""
+    problem = make_problem(make_tasks()[:1])
+    own = solver.replace(upper_lr=None, lower_lr=None, weighting=bl.weightings.SimplexAscent())
+    state = jax.jit(own.refresh)(problem, first(own, problem), jax.random.key(3))
+    last, (_, _, info) = run(own, problem, state, jax.random.key(1))
     assert np.array_equal(last.weights, [1.0])
     assert np.all(np.isfinite(last.x["scale"]))
-
-
-def test_refresh_and_automatic_rates(solver):
-    """Without rates: measured ones, that stay positive and finite when measured again."""
-    problem, (x, y) = make_problem(make_tasks()), start()
-    own = solver.replace(upper_lr=None, lower_lr=None, weighting=bl.weightings.SimplexAscent())
-    state = own.init(problem, x, y, key=jax.random.key(0), steps=STEPS)
-    state = jax.jit(own.refresh)(problem, state, jax.random.key(3))
-    last, (_, _, info) = run(own, problem, state, jax.random.key(1))
     for rate in (info.upper_rate, info.lower_rate, info.weights_rate):
         assert np.all(np.isfinite(rate))
         assert np.all(np.asarray(rate) > 0)
-    assert np.all(np.isfinite(last.x["scale"]))
+
+
+@pytest.mark.parametrize("name", bl.solvers.__all__)
+def test_a_solver_is_one_short_file_that_says_what_it_does(name):
+    kind = getattr(bl, name)
+    module = inspect.getmodule(kind)
+    assert len(Path(module.__file__).read_text().splitlines()) <= 150
+    assert "Reference:" in module.__doc__
+    assert all(kind.card)
+    assert kind.__doc__.strip()

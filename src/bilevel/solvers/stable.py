@@ -79,9 +79,7 @@ class STABLE(BilevelSolver):
         checks.check_share("STABLE(momentum)", self.momentum)
         checks.check_share("STABLE(floor)", self.floor)
         if not isinstance(self.hypergradient, Direct):
-            raise ValueError(
-                f"STABLE(hypergradient={self.hypergradient}): STABLE keeps matrices of its own; give none."
-            )
+            raise ValueError(f"STABLE(hypergradient={self.hypergradient}): STABLE keeps its own matrices; give none.")
 
     def check_size(self, problem: Problem, x: Any, y: tuple) -> None:
         """The matrices must fit."""
