@@ -10,6 +10,8 @@ from bilevel import checks
 from bilevel.counting import Tally, counted_problem
 from bilevel.problem import Problem
 
+KINDS = ("f", "grad f", "g", "grad g", "A v", "J v")
+
 
 class Cost(NamedTuple):
     """Calls per step and task, on average over a run.
@@ -31,10 +33,14 @@ class Cost(NamedTuple):
         """All calls, of whatever kind."""
         return sum(self) - self.rows
 
+    @property
+    def calls(self) -> list[str]:
+        """What there is of each kind, in words: ["2 grad f", "1 grad g"]."""
+        return [f"{count:.4g} {name}" for name, count in zip(KINDS, self, strict=False) if count]
+
     def __str__(self) -> str:
-        names = ("f", "grad f", "g", "grad g", "A v", "J v")
-        calls = ", ".join(f"{count:.4g} {name}" for name, count in zip(names, self, strict=False) if count)
-        return f"{calls or 'no calls'}: {self.total:.4g} calls on {self.rows:.4g} rows, per step and task"
+        calls = ", ".join(self.calls) or "no calls"
+        return f"{calls}: {self.total:.4g} calls on {self.rows:.4g} rows, per step and task"
 
 
 def cost(solver: Any, problem: Problem, x: Any, y: Any = None, steps: int = 20) -> Cost:
