@@ -24,7 +24,7 @@ class Cost(NamedTuple):
     upper_gradients: float  # f_x, f_y
     lower_values: float  # g
     lower_gradients: float  # g_x, g_y
-    hessian_products: float  # A v,  A = d2g/dy2
+    hessian_products: float  # A v,  A = d2g/dy2; of f too, where a method takes them
     jacobian_products: float  # J v or J' u,  J = d2g/dxdy
     rows: float  # of data, over all these calls
 
@@ -54,7 +54,9 @@ def cost(solver: Any, problem: Problem, x: Any, y: Any = None, steps: int = 20) 
         steps: how many steps to run; methods that refresh now and then, or whose loops grow, need a typical number.
 
     What happens before the first step and between chunks of steps (first values, measured rates, evaluations) is not
-    counted. Counting is slow and holds one copy of x per task: use a small problem, the counts are the same.
+    counted. Tasks that are stacked run their loops together: one that ends a loop early, as conjugate gradients may,
+    counts until the last has ended. Counting is slow and holds a copy of x per task: use a small problem, on which most
+    methods make the same calls.
 
     >>> import bilevel as bl
     >>> known = bl.problems.opposed_slopes()
