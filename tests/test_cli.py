@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 import bilevel as bl
-from bilevel import cli
+from bilevel import catalogue, cli
 from bilevel.demo import DEFAULTS
 
 
-def call(*arguments):
-    ran = CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "200"}, prog_name="bilevel")
+def call(*arguments, columns=200):
+    ran = CliRunner().invoke(cli.app, arguments, env={"COLUMNS": str(columns)}, prog_name="bilevel")
     ran.text, ran.errors = (re.sub(r"\x1b\[[\d;]*m", "", stream) for stream in (ran.stdout, ran.stderr))
     return ran
 
@@ -66,21 +66,76 @@ def test_what_is_not_understood_is_code_2(arguments, calls):
 
 
 def test_every_solver_says_what_it_does_and_who_wrote_it():
-    rows = {name: (what, reference) for name, what, reference in cli._described_solvers()}
-    assert rows.keys() == set(bl.solvers.__all__)
-    for name, (what, reference) in rows.items():
-        assert what.endswith("."), name
-        assert re.search(r"\b(19|20)\d\d\b", reference), name
-    assert rows["MORBiT"][0] == "min-max multi-objective bilevel optimization, single loop."
-    assert rows["MORBiT"][1].startswith('Gu, Lu, Ram, Weng, "Min-max multi-objective bilevel optimization with')
-    assert rows["MORBiT"][1].endswith("Algorithm 1.")
+    entries = {entry.name: entry for entry in catalogue.entries()}
+    assert entries.keys() == set(bl.solvers.__all__)
+    for name, entry in entries.items():
+        assert entry.what.endswith("."), name
+        assert ":" not in entry.what.split()[0], name
+        assert re.search(r"\b(19|20)\d\d\b", entry.reference), name
+    morbit = entries["MORBiT"]
+    assert morbit.what == "min-max multi-objective bilevel optimization, single loop."
+    assert morbit.reference.startswith('Gu, Lu, Ram, Weng, "Min-max multi-objective bilevel optimization with')
+    assert morbit.reference.endswith("Algorithm 1.")
 
 
-def test_the_solvers_are_printed():
+@pytest.fixture
+def counts(monkeypatch):
+    """What a step costs, without running any."""
+    costs = {"MORBiT": bl.Cost(0, 2, 0, 1, 1.5, 1, 9)}
+    monkeypatch.setattr("bilevel.catalogue.count", lambda entry: costs.get(entry.name))
+
+
+def test_the_solvers_are_listed_at_once(counts):
     ran = call("solvers")
     assert ran.exit_code == 0
     for name in bl.solvers.__all__:
         assert re.search(rf"\b{re.escape(name)}\b", ran.text)
+        assert getattr(bl, name).card.rate.split()[0] in ran.text
+    assert "grad f" not in ran.text
+
+
+def test_the_list_fits_a_narrow_terminal(counts):
+    ran = call("solvers", "--cost", columns=100)
+    assert max(map(len, ran.text.splitlines())) <= 100
+    assert "…" not in ran.text  # nothing is cut
+
+
+def test_a_list_with_costs_has_them_where_there_are_any(counts):
+    lines = call("solvers", "--cost").text.splitlines()
+    row = next(k for k, line in enumerate(lines) if "MORBiT " in line)
+    assert [line.split("│")[-2].strip() for line in lines[row : row + 4]] == [
+        "2 grad f",
+        "1 grad g",
+        "1.5 A v",
+        "1 J v",
+    ]
+    assert next(line for line in lines if "VRBO " in line).split("│")[-2].strip() == "-"
+
+
+def test_the_cost_of_a_solver_as_it_comes():
+    assert catalogue.count(catalogue.find("AmIGO")).calls == ["2 grad f", "10 grad g", "10 A v", "1 J v"]
+
+
+def test_solvers_of_other_problems_have_no_bilevel_cost():
+    entry = catalogue.find("MORBiT")
+    assert catalogue.count(entry._replace(card=entry.card._replace(problem="min-max"))) is None
+
+
+@pytest.mark.parametrize("written", ["MASOBA", "ma-soba"])
+def test_one_solver_in_full(counts, written):
+    text = call("solvers", written).text
+    assert text.startswith("MA-SOBA: SOBA with a moving average")
+    assert "    (3)  h^{k+1} = (1 - theta) h^k + theta" in text
+    assert re.search(r"^constraint +damped projection$", text, re.MULTILINE)
+    assert "cost" not in text
+    assert re.search(r"^cost +2 grad f, 1 grad g, 1.5 A v", call("solvers", "morbit", "--cost").text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("written", "said"), [("MORBIT2", "did you mean MORBiT"), ("xyzzy", "lists them")])
+def test_a_solver_that_there_is_not(written, said):
+    ran = call("solvers", written)
+    assert (ran.exit_code, ran.text) == (2, "")
+    assert said in " ".join(re.sub(r"[│\s]+", " ", ran.errors).split())
 
 
 # ------------------------------------------------------------------ demo

@@ -6,6 +6,7 @@ x is shared, every task fits its own y_i, and the worst task must do well.
 """
 
 from bilevel import constraints, datasets, hypergradients, problems, solvers, trackers, weightings
+from bilevel.cost import Cost, cost
 from bilevel.diagnostics import adapt, certify, check_hypergradient, check_problem
 from bilevel.grouping import Task
 from bilevel.plotting import plot
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     *solvers.__all__,
+    "Cost",
     "Generator",
     "Problem",
     "Result",
@@ -30,6 +32,7 @@ __all__ = [
     "check_hypergradient",
     "check_problem",
     "constraints",
+    "cost",
     "datasets",
     "hypergradients",
     "load",

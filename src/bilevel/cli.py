@@ -5,17 +5,21 @@ Exit codes: 0 all went well, 1 the run failed, 2 the command was not understood,
 
 from __future__ import annotations
 
-import re
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from bilevel.catalogue import Entry
+    from bilevel.cost import Cost
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -59,30 +63,88 @@ def root(
 # ------------------------------------------------------------------ solvers
 
 
+def _known_solver(name: str | None) -> str | None:
+    """Refuses a name that no solver has."""
+    if name is not None:
+        from bilevel.catalogue import find
+
+        try:
+            find(name)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+    return name
+
+
 @app.command()
-def solvers() -> None:
-    """List the solvers: what each one does, and the paper it comes from."""
+def solvers(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Show this one in full.", callback=_known_solver)
+    ] = None,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="Count what a step costs, by running some: about 2 seconds a solver.")
+    ] = False,
+) -> None:
+    """List the solvers: what each one solves, keeps and costs, its published rate, its paper, and what we added."""
     from rich.console import Console
+
+    from bilevel.catalogue import entries, find
+
+    if name is None:
+        Console().print(_solver_table(entries(), cost))
+    else:
+        typer.echo(_solver_page(find(name), cost))
+
+
+def _solver_table(entries: Sequence[Entry], with_cost: bool) -> Table:
+    """A row a solver; like things share a column, or it would not fit a terminal."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("solver", "what it does", "reference", show_lines=True)
-    for row in _described_solvers():
-        table.add_row(*map(Text, row))
-    Console().print(table)
+    from bilevel.catalogue import count
+
+    table = Table(show_lines=True)
+    table.add_column("solver", no_wrap=True)
+    for title in (
+        "problem, loop, constraint",
+        "keeps besides x, y, weights",
+        "published rate, paper",
+        "our extension",
+    ):
+        table.add_column(title)
+    if with_cost:
+        table.add_column("cost", no_wrap=True)
+    for entry in entries:
+        card = entry.card
+        row = [
+            entry.name,
+            f"{card.problem}\n{card.loops} loop\n{card.constraint}",
+            card.keeps,
+            f"{card.rate}\n{card.paper}",
+            card.extension,
+        ]
+        table.add_row(*map(Text, [*row, "\n".join(_calls(count(entry)))] if with_cost else row))
+    table.caption = (
+        "Rates: samples until the squared gradient norm is below eps, as published for one task.\n"
+        + ("Cost: calls per step and task, at given rates.\n" if with_cost else "`--cost` counts what a step costs. ")
+        + "`bilevel solvers NAME` shows one in full."
+    )
+    return table
 
 
-def _described_solvers() -> list[tuple[str, str, str]]:
-    """(name, what it does, reference) of every exported solver, from the first line and the reference of its module."""
-    import bilevel
+def _solver_page(entry: Entry, with_cost: bool) -> str:
+    """All that there is to say of one solver."""
+    from bilevel.catalogue import count
 
-    rows = []
-    for name in sorted(bilevel.solvers.__all__, key=str.lower):
-        text = sys.modules[getattr(bilevel.solvers, name).__module__].__doc__ or ""
-        what = text.partition("\n")[0].removeprefix(f"{name}:").strip()
-        found = re.search(r"^References?:(.*?)(?:\n\s*\n|\Z)", text, re.MULTILINE | re.DOTALL)
-        rows.append((name, what, " ".join(found[1].split()) if found else ""))
-    return rows
+    card = entry.card
+    said = {"problem": card.problem, "loops": card.loops, "constraint": card.constraint, "keeps": card.keeps}
+    said |= {"rate": card.rate, "paper": card.paper, "extension": card.extension}
+    if with_cost:
+        said["cost"] = f"{', '.join(_calls(count(entry)))} (per step and task, at given rates)"
+    return "\n".join([entry.text, "", *(f"{field:<12}{value}" for field, value in said.items())])
+
+
+def _calls(cost: Cost | None) -> list[str]:
+    return ["-"] if cost is None else cost.calls
 
 
 # ------------------------------------------------------------------ demo
