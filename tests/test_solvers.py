@@ -149,7 +149,9 @@ def test_vrbo_tracks_exactly_at_every_step_and_period(padded_ball, period, per_t
         assert_close(losses, exact.losses, atol=1e-12)
 
 
-@pytest.mark.parametrize("solver", [bl.SPABA(0.05, 0.2, probability=0.2), bl.SRBA(0.05, 0.2, period=4)], ids=["SPABA", "SRBA"])
+@pytest.mark.parametrize(
+    "solver", [bl.SPABA(0.05, 0.2, probability=0.2), bl.SRBA(0.05, 0.2, period=4)], ids=["SPABA", "SRBA"]
+)
 def test_the_recursive_ones_equal_soba_with_exact_oracles(padded_ball, solver):
     known = padded_ball()
     recursive = follow(solver.replace(weighting=SimplexAscent(0.02)), known, 30)
