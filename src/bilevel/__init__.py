@@ -5,9 +5,10 @@
 x is shared, every task fits its own y_i, and the worst task must do well.
 """
 
-from bilevel import constraints, datasets, hypergradients, problems, solvers, trackers, weightings
+from bilevel import constraints, datasets, hypergradients, minmax, problems, solvers, trackers, weightings
 from bilevel.diagnostics import adapt, certify, check_hypergradient, check_problem
 from bilevel.grouping import Task
+from bilevel.minmax import MinMaxProblem
 from bilevel.plotting import plot
 from bilevel.problem import Problem
 from bilevel.result import Result, load
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 __all__ = [
     *solvers.__all__,
     "Generator",
+    "MinMaxProblem",
     "Problem",
     "Result",
     "Results",
@@ -33,6 +35,7 @@ __all__ = [
     "datasets",
     "hypergradients",
     "load",
+    "minmax",
     "plot",
     "problems",
     "solve",

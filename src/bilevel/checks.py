@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 from bilevel import tree
-from bilevel.problem import Group, Problem
+from bilevel.problem import Group, Grouped, Problem
 from bilevel.sources import Generator, Ragged
 
 LARGE = 2e9  # bytes that deserve a warning
@@ -28,6 +28,32 @@ def check_start(problem: Problem, x: Any, y: tuple) -> None:
     for group, y_group in zip(problem.groups, y, strict=True):
         _check_objective(problem, group, x, y_group, "upper")
         _check_objective(problem, group, x, y_group, "lower")
+
+
+def check_single_start(problem: Grouped, x: Any) -> None:
+    """Data, constraint and the loss of a problem without y, at the starting point."""
+    _check_data(problem)
+    _check_constraint(problem, x)
+    for group in problem.groups:
+        for level, rows in (("lower", "training"), ("upper", "validation")):
+            _check_objective(problem, group, x, (), level, f"loss(x, batch) on {rows} rows")
+
+
+def check_kind(solver: Any, problem: Any) -> None:
+    """Raises where a solver is given a problem of another kind than it solves."""
+    needed = getattr(solver, "problem_type", Grouped)
+    if not isinstance(problem, needed):
+        raise TypeError(
+            f"{type(solver).__name__} solves a bl.{needed.__name__} and was given a "
+            f"{'bl.' * isinstance(problem, Grouped)}{type(problem).__name__}."
+        )
+
+
+def check_given(name: str, rate: Any) -> None:
+    """A positive number or a schedule: for solvers that choose no rates."""
+    if rate is None:
+        raise ValueError(f"{name}=None: it needs a positive number or a schedule; this solver chooses no rates.")
+    check_rate(name, rate)
 
 
 def check_rate(name: str, rate: Any) -> None:
@@ -70,7 +96,7 @@ def check_memory(what: str, numbers: float, dtype: Any, advice: str) -> None:
         warnings.warn(f"{what} needs {size / 1e9:.1f} GB: {advice}.", stacklevel=3)
 
 
-def _check_data(problem: Problem) -> None:
+def _check_data(problem: Grouped) -> None:
     for group in problem.groups:
         for role in ("train", "validation", "test"):
             data = getattr(getattr(group, role), "data", None)
@@ -96,7 +122,7 @@ def _check_lower_start(problem: Problem, y: tuple) -> None:
 _all_finite = jax.jit(tree.all_finite)
 
 
-def _check_constraint(problem: Problem, x: Any) -> None:
+def _check_constraint(problem: Grouped, x: Any) -> None:
     try:
         projected = jax.eval_shape(problem.constraint.project, x)
     except (TypeError, ValueError) as error:
@@ -121,11 +147,12 @@ def _check_constraint(problem: Problem, x: Any) -> None:
         )
 
 
-def _check_objective(problem: Problem, group: Group, x: Any, y: Any, level: str) -> None:
+def _check_objective(problem: Grouped, group: Group, x: Any, y: Any, level: str, called: str | None = None) -> None:
+    called = f"{level}(x, y, batch)" if called is None else called
     function: Callable = getattr(group, level)
     source = group.validation if level == "upper" else group.train
     name = problem.names[int(group.ids[0])]
-    what = f"{level}(x, y, batch) of task {name!r}"
+    what = f"{called} of task {name!r}"
 
     def on_one_row() -> Any:
         return jax.vmap(
@@ -139,9 +166,8 @@ def _check_objective(problem: Problem, group: Group, x: Any, y: Any, level: str)
         out = jax.eval_shape(on_one_row if has_rows else lambda: _losses(group, x, y, level))
     except Exception as error:  # whatever the user's function raises
         y_one = jax.eval_shape(lambda y: tree.index(y, 0), y)
-        raise ValueError(
-            f"{what} fails with x = {tree.describe(x)} and y = {tree.describe(y_one)}: {_first_line(error)}"
-        ) from error
+        point = f"x = {tree.describe(x)}" + (f" and y = {tree.describe(y_one)}" if jax.tree.leaves(y) else "")
+        raise ValueError(f"{what} fails with {point}: {_first_line(error)}") from error
     if not hasattr(out, "shape") or out.shape != (group.size,):
         raise ValueError(f"{what} must return one number; it returns {_describe_return(out)}.")
     if not jnp.issubdtype(out.dtype, jnp.floating):
@@ -152,7 +178,7 @@ def _check_objective(problem: Problem, group: Group, x: Any, y: Any, level: str)
     if not np.all(np.isfinite(values)):
         k = int(np.argmin(np.isfinite(values)))
         raise ValueError(
-            f"{level}(x, y, batch) of task {problem.names[int(group.ids[k])]!r} is {values[k]} at the starting point: "
+            f"{called} of task {problem.names[int(group.ids[k])]!r} is {values[k]} at the starting point: "
             "it needs a finite value there."
         )
     if isinstance(source, Ragged):

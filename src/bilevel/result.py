@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bilevel.problem import Problem, TaskValues
+from bilevel.problem import Grouped, TaskValues
 
 if TYPE_CHECKING:
     import pandas
@@ -107,7 +107,7 @@ class Result:
         message: what happened, in a sentence.
     """
 
-    problem: Problem | None = dataclasses.field(repr=False)
+    problem: Grouped | None = dataclasses.field(repr=False)
     solver: Any
     last: Iterate = dataclasses.field(repr=False)
     best: Iterate = dataclasses.field(repr=False)

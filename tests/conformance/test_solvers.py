@@ -10,6 +10,7 @@ import bilevel as bl
 STEPS = 25
 RATES = {"upper_lr": 0.05, "lower_lr": 0.2}
 GAMMA = 0.05
+BILEVEL = [name for name in bl.solvers.__all__ if getattr(bl, name).card.problem == "bilevel"]
 
 
 def upper(x, y, batch):
@@ -60,7 +61,7 @@ def run(solver, problem, state, key):
     return jax.lax.scan(one, state, jnp.arange(STEPS))
 
 
-@pytest.fixture(scope="module", params=bl.solvers.__all__)
+@pytest.fixture(scope="module", params=BILEVEL)
 def solver(request):
     weighting = bl.weightings.SimplexAscent(lr=GAMMA)
     return getattr(bl, request.param)(**RATES, weighting=weighting)

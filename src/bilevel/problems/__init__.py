@@ -9,17 +9,26 @@ from bilevel.problems.closed_form import (
     shrinkage,
 )
 from bilevel.problems.hyperparameters import FourierLogistic, Ready, hyperparameters
+from bilevel.problems.meta_learning import maml
+from bilevel.problems.multitask import LinearModel, logistic, multitask
 from bilevel.problems.quadratic import random_quadratics
+from bilevel.problems.single_level import adapted_ball, reduced_ball
 
 __all__ = [
     "FourierLogistic",
     "Known",
+    "LinearModel",
     "Ready",
+    "adapted_ball",
     "bounded_ball",
     "enclosing_ball",
     "hyperparameters",
+    "logistic",
+    "maml",
+    "multitask",
     "noisy_ball",
     "opposed_slopes",
     "random_quadratics",
+    "reduced_ball",
     "shrinkage",
 ]
