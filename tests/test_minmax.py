@@ -11,9 +11,9 @@ import pytest
 
 import bilevel as bl
 from bilevel.minmax import Adapted
+from bilevel.parts import Power
 from bilevel.problems.closed_form import CENTRES
 from bilevel.problems.single_level import distance
-from bilevel.solvers.hibsa import Power
 from bilevel.solvers.single import weighted_slope
 from bilevel.solvers.trmaml import estimate
 from bilevel.weightings import CVaR, Exponentiated, SimplexAscent
@@ -379,9 +379,15 @@ def wrong(x, batch):
         (BALL.problem, bl.GDA(-0.1, ASCENT), BALL.x, ValueError, "GDA(upper_lr)=-0.1"),
         (BALL.problem, bl.GDA(0.1, SimplexAscent), BALL.x, TypeError, "GDA(weighting=...) got"),
         (BALL.problem, bl.HiBSA(0.1, ASCENT, perturbation=-1.0), BALL.x, ValueError, "HiBSA(perturbation=-1.0)"),
-        (BALL.problem, bl.TRMAML(0.1, ASCENT, tasks_per_step=5), BALL.x, ValueError, "TRMAML(tasks_per_step=5)"),
+        (BALL.problem, bl.TRMAML(0.1, ASCENT, tasks_per_step=5), BALL.x, ValueError, "TRMAML(tasks_per_step)=5"),
         (BALL.problem, bl.TRMAML(0.1, ASCENT, tasks_per_step=0), BALL.x, ValueError, "TRMAML(tasks_per_step)=0"),
-        (bl.MinMaxProblem(wrong, TASK), bl.GDA(0.1, ASCENT), BALL.x, ValueError, "loss(x, batch) on training rows of"),
+        (
+            bl.MinMaxProblem(wrong, TASK),
+            bl.GDA(0.1, ASCENT),
+            BALL.x,
+            ValueError,
+            "loss(x, batch) on validation rows of",
+        ),
         (BALL.problem, bl.MORBiT(), BALL.x, TypeError, "MORBiT solves a bl.Problem and was given a bl.MinMaxProblem."),
         (
             bl.problems.enclosing_ball().problem,

@@ -9,6 +9,7 @@ from bilevel import constraints, datasets, hypergradients, minmax, problems, sol
 from bilevel.diagnostics import adapt, certify, check_hypergradient, check_problem
 from bilevel.grouping import Task
 from bilevel.minmax import MinMaxProblem
+from bilevel.multiblock import MultiBlockProblem
 from bilevel.plotting import plot
 from bilevel.problem import Problem
 from bilevel.result import Result, load
@@ -23,6 +24,7 @@ __all__ = [
     *solvers.__all__,
     "Generator",
     "MinMaxProblem",
+    "MultiBlockProblem",
     "Problem",
     "Result",
     "Results",

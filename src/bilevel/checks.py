@@ -20,23 +20,14 @@ from bilevel.sources import Generator, Ragged
 LARGE = 2e9  # bytes that deserve a warning
 
 
-def check_start(problem: Problem, x: Any, y: tuple) -> None:
+def check_start(problem: Grouped, x: Any, y: tuple) -> None:
     """Data, constraint and objectives at the starting point."""
     _check_data(problem)
     _check_lower_start(problem, y)
-    _check_constraint(problem, x)
+    check_inside("constraint", problem.constraint, "x", x)
     for group, y_group in zip(problem.groups, y, strict=True):
         _check_objective(problem, group, x, y_group, "upper")
         _check_objective(problem, group, x, y_group, "lower")
-
-
-def check_single_start(problem: Grouped, x: Any) -> None:
-    """Data, constraint and the loss of a problem without y, at the starting point."""
-    _check_data(problem)
-    _check_constraint(problem, x)
-    for group in problem.groups:
-        for level, rows in (("lower", "training"), ("upper", "validation")):
-            _check_objective(problem, group, x, (), level, f"loss(x, batch) on {rows} rows")
 
 
 def check_kind(solver: Any, problem: Any) -> None:
@@ -68,6 +59,13 @@ def check_count(name: str, count: Any) -> None:
     """A whole number, 1 or more."""
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
         raise ValueError(f"{name}={count!r}: it needs a whole number, 1 or more.")
+
+
+def check_part(name: str, count: Any, size: int) -> None:
+    """A whole number from 1 to the number of tasks."""
+    check_count(name, count)
+    if count > size:
+        raise ValueError(f"{name}={count!r}: the problem has {size} tasks, so it needs {size} or fewer.")
 
 
 def check_share(name: str, value: Any) -> None:
@@ -110,7 +108,7 @@ def _check_data(problem: Grouped) -> None:
                     )
 
 
-def _check_lower_start(problem: Problem, y: tuple) -> None:
+def _check_lower_start(problem: Grouped, y: tuple) -> None:
     for group, y_group in zip(problem.groups, y, strict=True):
         if tree.is_traced(y_group) or bool(_all_finite(y_group)):
             continue
@@ -122,33 +120,34 @@ def _check_lower_start(problem: Problem, y: tuple) -> None:
 _all_finite = jax.jit(tree.all_finite)
 
 
-def _check_constraint(problem: Grouped, x: Any) -> None:
+def check_inside(argument: str, constraint: Any, name: str, point: Any) -> None:
+    """A constraint that fits a point, which is finite and lies in it."""
     try:
-        projected = jax.eval_shape(problem.constraint.project, x)
+        projected = jax.eval_shape(constraint.project, point)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"constraint {problem.constraint} does not fit x, which is {tree.describe(x)}: {_first_line(error)}"
+            f"{argument} {constraint} does not fit {name}, which is {tree.describe(point)}: {_first_line(error)}"
         ) from error
-    if tree.signature(projected) != tree.signature(x):
+    if tree.signature(projected) != tree.signature(point):
         raise ValueError(
-            f"constraint {problem.constraint} does not fit x, which is {tree.describe(x)}: it projects x to "
+            f"{argument} {constraint} does not fit {name}, which is {tree.describe(point)}: it projects {name} to "
             f"{tree.describe(projected)}."
         )
-    if tree.is_traced((x, problem)):
+    if tree.is_traced((point, constraint)):
         return
-    if not bool(tree.all_finite(x)):
-        raise ValueError("x has NaN or infinity: it needs finite numbers.")
-    distance = float(optax.tree.norm(optax.tree.sub(problem.constraint.project(x), x)))
-    scale = float(optax.tree.norm(x))
+    if not bool(tree.all_finite(point)):
+        raise ValueError(f"{name} has NaN or infinity: it needs finite numbers.")
+    distance = float(optax.tree.norm(optax.tree.sub(constraint.project(point), point)))
+    scale = float(optax.tree.norm(point))
     if not distance <= 1e-5 * (1 + scale):
         raise ValueError(
-            f"x lies outside the constraint {problem.constraint}, {distance:.3g} away from it: start inside, for "
-            "instance at problem.constraint.project(x)."
+            f"{name} lies outside the {argument} {constraint}, {distance:.3g} away from it: start inside, for "
+            f"instance at problem.{argument}.project({name})."
         )
 
 
-def _check_objective(problem: Grouped, group: Group, x: Any, y: Any, level: str, called: str | None = None) -> None:
-    called = f"{level}(x, y, batch)" if called is None else called
+def _check_objective(problem: Grouped, group: Group, x: Any, y: Any, level: str) -> None:
+    called = problem.calls[level]
     function: Callable = getattr(group, level)
     source = group.validation if level == "upper" else group.train
     name = problem.names[int(group.ids[0])]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import numpy as np
@@ -151,6 +151,11 @@ class MinMaxProblem(Grouped):
     >>> MinMaxProblem(loss, [Task(jnp.ones(3), jnp.ones(2)), Task(jnp.zeros(4), jnp.ones(2))])
     MinMaxProblem(2 tasks in 1 group, constraint=Unconstrained(), batch=None, objective=Plain())
     """
+
+    calls: ClassVar[dict[str, str]] = {
+        "upper": "loss(x, batch) on validation rows",
+        "lower": "loss(x, batch) on training rows",
+    }
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -144,6 +144,8 @@ class Grouped:
         names: of all tasks.
         constraint: the set X of x; None = unconstrained.
     """
+
+    calls: ClassVar[dict[str, str]] = {"upper": "upper(x, y, batch)", "lower": "lower(x, y, batch)"}  # in errors
 
     def __init__(self, bundles: Sequence[dict[str, Any]], names: Sequence[str], constraint: Any):
         if constraint is not None and (isinstance(constraint, type) or not hasattr(constraint, "project")):

@@ -8,6 +8,7 @@ from bilevel.solvers.fsla import FSLA
 from bilevel.solvers.gda import GDA
 from bilevel.solvers.hibsa import HiBSA
 from bilevel.solvers.masoba import MASOBA
+from bilevel.solvers.mmb import MMB
 from bilevel.solvers.morbit import MORBiT
 from bilevel.solvers.mormasoba import MORMASOBA
 from bilevel.solvers.mrbo import MRBO
@@ -29,6 +30,7 @@ __all__ = [
     "FSLA",
     "GDA",
     "MASOBA",
+    "MMB",
     "MORMASOBA",
     "MRBO",
     "SABA",

@@ -25,7 +25,6 @@ algorithms and applications", IEEE Transactions on Signal Processing, 2020.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -35,22 +34,10 @@ import optax
 from bilevel import tree
 from bilevel.constraints import Ball, Product, Simplex
 from bilevel.minmax import MinMaxProblem
-from bilevel.parts import Rate, leaf, part, rate_at
+from bilevel.parts import Power, Rate, leaf, part, rate_at
 from bilevel.solvers.base import Info
 from bilevel.solvers.card import Card
 from bilevel.solvers.single import SingleLevelSolver, State, without_lower
-
-
-@dataclasses.dataclass(frozen=True)
-class Power:
-    """The schedule scale (1 + step)^exponent."""
-
-    scale: float
-    exponent: float
-
-    def __call__(self, step: Any) -> Any:
-        """Its value at a step."""
-        return self.scale * (1.0 + step) ** self.exponent
 
 
 @part
@@ -64,7 +51,7 @@ class HiBSA(SingleLevelSolver):
         perturbation: gamma_r, a number, 0 or more, or a schedule.
 
     >>> import bilevel as bl
-    >>> from bilevel.solvers.hibsa import Power
+    >>> from bilevel.parts import Power
     >>> bl.HiBSA(Power(0.1, -1 / 2), bl.weightings.SimplexAscent(0.05), perturbation=Power(0.1, -1 / 4)).upper_lr(3)
     0.05
     """

@@ -57,9 +57,10 @@ class SingleLevelSolver:
         x = start.arrays(x, "x")
         self.check(problem)
         checks.check_count("steps", steps)
-        checks.check_single_start(problem, x)
+        nothing = ((),) * len(problem.groups)
+        checks.check_start(problem, x, nothing)
         self.check_start(problem, x)
-        return self.start(problem, x, ((),) * len(problem.groups), key, steps)
+        return self.start(problem, x, nothing, key, steps)
 
     def check(self, problem: MinMaxProblem) -> None:
         """Raises where an option makes no sense."""

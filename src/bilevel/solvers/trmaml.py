@@ -60,14 +60,8 @@ class TRMAML(SingleLevelSolver):
     def check(self, problem: MinMaxProblem) -> None:
         """As every solver, and a number of tasks."""
         super().check(problem)
-        count = self.tasks_per_step
-        if count is None:
-            return
-        checks.check_count("TRMAML(tasks_per_step)", count)
-        if count > problem.size:
-            raise ValueError(
-                f"TRMAML(tasks_per_step={count}): the problem has {problem.size} tasks, so it needs fewer."
-            )
+        if self.tasks_per_step is not None:
+            checks.check_part("TRMAML(tasks_per_step)", self.tasks_per_step, problem.size)
 
     def step(self, problem: MinMaxProblem, state: State, key: jax.Array) -> tuple[State, Info]:
         """Draws tasks, then both moves from the old point."""
