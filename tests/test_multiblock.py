@@ -179,3 +179,64 @@ def test_a_result_can_be_shown_kept_and_tabulated(tmp_path):
 def test_what_makes_no_sense(make, kind, said):
     with pytest.raises(kind, match=re.escape(said)):
         make()
+
+
+# ------------------------------------------------------------------ AUC
+
+
+def imbalanced_tasks(tasks=4, rows=300, d=10):
+    """One row in eight is positive; what tells it lies in two directions that all tasks share."""
+    generator = np.random.default_rng(7)
+    plane = np.linalg.qr(generator.normal(size=(d, 2)))[0]
+
+    def draw(direction):
+        signs = np.where(np.arange(rows) % 8 == 0, 1.0, -1.0)
+        return generator.normal(size=(rows, d)) + 1.5 * (signs[:, None] > 0) * direction, signs
+
+    made = []
+    for angle in np.linspace(0, 2, tasks):
+        direction = plane @ np.array([np.cos(angle), np.sin(angle)])
+        made.append(bl.Task(draw(direction), draw(direction), test=draw(direction)))
+    return made
+
+
+def test_the_min_max_form_is_the_surrogate_over_pairs():
+    """At the best a, b and dual, f = p (1 - p) times the mean over pairs of (1 - h_positive + h_negative)^2."""
+    ready = bl.problems.auc(imbalanced_tasks(), features=2)
+    group, generator = ready.problem.groups[0], np.random.default_rng(1)
+    model, rows = group.upper.function.__self__, group.validation.task(2)
+    y = {"w": jnp.asarray(generator.normal(size=2)), "b": jnp.array(0.3)}
+    h, positive = np.asarray(model.scores(ready.x, y, rows["point"])), np.asarray(rows["sign"]) > 0
+    above, below = h[positive], h[~positive]
+    x = ready.x | {"a": ready.x["a"].at[2].set(above.mean()), "b": ready.x["b"].at[2].set(below.mean())}
+    pairs = np.mean((1 - above[:, None] + below[None]) ** 2)
+    f = jax.jit(lambda x, dual: model.upper(x, dual, y, rows))
+    best, p = below.mean() - above.mean(), positive.mean()
+    np.testing.assert_allclose(f(x, best), p * (1 - p) * pairs, rtol=1e-12)
+    assert f(x, best + 0.1) < f(x, best) > f(x, best - 0.1)
+    assert f(ready.x, best) > f(x, best)
+
+
+def test_auc_rises():
+    """The heads are fitted from the start on; what rises is what the representation lets them see."""
+    ready = bl.problems.auc(imbalanced_tasks(), features=2)
+    solver = bl.MMB(0.0, 0.5, 0.5, momentum=0.5, blocks_per_step=2)
+
+    def areas(upper_lr):
+        result = bl.solve(ready.problem, solver.replace(upper_lr=upper_lr), ready.x, steps=3000, progress=False)
+        group = ready.problem.groups[0]
+        model = group.upper.function.__self__
+        rows = [group.test.task(i) for i in range(4)]
+        scores = [model.scores(result.x, result.y[f"task {i}"].y, row["point"]) for i, row in enumerate(rows)]
+        return [bl.problems.area_under_curve(s, row["sign"]) for s, row in zip(scores, rows, strict=True)]
+
+    before, after = areas(1e-9), areas(1.0)
+    assert min(after) > min(before) + 0.1
+    assert np.mean(after) > np.mean(before) + 0.1
+
+
+def test_labels_of_one_kind_have_no_auc():
+    task = imbalanced_tasks(1)[0]
+    points, signs = task.train
+    with pytest.raises(ValueError, match="the train labels of task 0 are all alike"):
+        bl.problems.auc([bl.Task((points, np.ones_like(signs)), task.validation)])

@@ -1,5 +1,6 @@
 """Ready problems."""
 
+from bilevel.problems.auc import AUCModel, area_under_curve, auc
 from bilevel.problems.closed_form import (
     Known,
     bounded_ball,
@@ -15,11 +16,14 @@ from bilevel.problems.quadratic import random_quadratics
 from bilevel.problems.single_level import adapted_ball, reduced_ball
 
 __all__ = [
+    "AUCModel",
     "FourierLogistic",
     "Known",
     "LinearModel",
     "Ready",
     "adapted_ball",
+    "area_under_curve",
+    "auc",
     "bounded_ball",
     "enclosing_ball",
     "hyperparameters",
