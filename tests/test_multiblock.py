@@ -115,7 +115,7 @@ def test_updates_are_simultaneous_and_x_uses_the_old_v():
 def test_blocks_that_are_not_drawn_stay(own):
     problem = blocks(own=own)
     first = run(SOLVER, problem, 3)
-    after, info = SOLVER.replace(blocks_per_step=1).step(problem, first, jax.random.key(5))
+    after, info = jax.jit(SOLVER.replace(blocks_per_step=1).step)(problem, first, jax.random.key(5))
 
     def by_block(state):
         return problem.join(

@@ -9,7 +9,7 @@ no mean over rows as the maximum of one that is, as for the area under the ROC c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -96,7 +96,7 @@ class MultiBlockProblem(Grouped):
             raise TypeError(f"{owner}(dual_constraint=...) got {dual_constraint!r}: it needs one of bl.constraints.")
         functions = WithDual(upper), WithoutDual(lower)
         tasks = [tasks] if isinstance(tasks, (Task, grouping.TaskStack)) else tasks
-        own = [_with_dual(task) for task in tasks] if isinstance(tasks, Sequence) else tasks
+        own = [_with_dual(task) for task in tasks] if isinstance(tasks, Iterable) else tasks
         bundles, names = grouping.gather(own, *functions, lower_batch, upper_batch, owner)
         super().__init__(bundles, names, constraint)
         self.dual = start.arrays(dual, f"{owner}(dual)")

@@ -67,11 +67,11 @@ def solve(
     """Runs a solver on a problem.
 
     Args:
-        problem: what to solve.
-        solver: how, for instance `bl.MORBiT()`.
+        problem: what to solve: a `bl.Problem`, or of another kind, a `bl.MinMaxProblem` or `bl.MultiBlockProblem`.
+        solver: how, for instance `bl.MORBiT()`; each is for one kind of problem.
         x: where the shared variable starts, any pytree of floating arrays.
         y: where the tasks' variables start: one pytree for all tasks, a dict by task name, or a function of
-            (key, task); None = the tasks brought theirs.
+            (key, task); None = the tasks brought theirs, or the problem has no y.
         steps: how many steps.
         seed: of everything random.
         seeds: run with so many seeds at once, from `seed` on, or with these seeds; None = once, with `seed`.
