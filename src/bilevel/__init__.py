@@ -5,10 +5,12 @@
 x is shared, every task fits its own y_i, and the worst task must do well.
 """
 
-from bilevel import constraints, datasets, hypergradients, problems, solvers, trackers, weightings
+from bilevel import constraints, datasets, hypergradients, minmax, problems, solvers, trackers, weightings
 from bilevel.cost import Cost, cost
 from bilevel.diagnostics import adapt, certify, check_hypergradient, check_problem
 from bilevel.grouping import Task
+from bilevel.minmax import MinMaxProblem
+from bilevel.multiblock import MultiBlockProblem
 from bilevel.plotting import plot
 from bilevel.problem import Problem
 from bilevel.result import Result, load
@@ -23,6 +25,8 @@ __all__ = [
     *solvers.__all__,
     "Cost",
     "Generator",
+    "MinMaxProblem",
+    "MultiBlockProblem",
     "Problem",
     "Result",
     "Results",
@@ -36,6 +40,7 @@ __all__ = [
     "datasets",
     "hypergradients",
     "load",
+    "minmax",
     "plot",
     "problems",
     "solve",

@@ -14,20 +14,37 @@ import numpy as np
 import optax
 
 from bilevel import tree
-from bilevel.problem import Group, Problem
+from bilevel.problem import Group, Grouped, Problem
 from bilevel.sources import Generator, Ragged
 
 LARGE = 2e9  # bytes that deserve a warning
 
 
-def check_start(problem: Problem, x: Any, y: tuple) -> None:
+def check_start(problem: Grouped, x: Any, y: tuple) -> None:
     """Data, constraint and objectives at the starting point."""
     _check_data(problem)
     _check_lower_start(problem, y)
-    _check_constraint(problem, x)
+    check_inside("constraint", problem.constraint, "x", x)
     for group, y_group in zip(problem.groups, y, strict=True):
         _check_objective(problem, group, x, y_group, "upper")
         _check_objective(problem, group, x, y_group, "lower")
+
+
+def check_kind(solver: Any, problem: Any) -> None:
+    """Raises where a solver is given a problem of another kind than it solves."""
+    needed = getattr(solver, "problem_type", Grouped)
+    if not isinstance(problem, needed):
+        raise TypeError(
+            f"{type(solver).__name__} solves a bl.{needed.__name__} and was given a "
+            f"{'bl.' * isinstance(problem, Grouped)}{type(problem).__name__}."
+        )
+
+
+def check_given(name: str, rate: Any) -> None:
+    """A positive number or a schedule: for solvers that choose no rates."""
+    if rate is None:
+        raise ValueError(f"{name}=None: it needs a positive number or a schedule; this solver chooses no rates.")
+    check_rate(name, rate)
 
 
 def check_rate(name: str, rate: Any) -> None:
@@ -42,6 +59,13 @@ def check_count(name: str, count: Any) -> None:
     """A whole number, 1 or more."""
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
         raise ValueError(f"{name}={count!r}: it needs a whole number, 1 or more.")
+
+
+def check_part(name: str, count: Any, size: int) -> None:
+    """A whole number from 1 to the number of tasks."""
+    check_count(name, count)
+    if count > size:
+        raise ValueError(f"{name}={count!r}: the problem has {size} tasks, so it needs {size} or fewer.")
 
 
 def check_share(name: str, value: Any) -> None:
@@ -70,7 +94,7 @@ def check_memory(what: str, numbers: float, dtype: Any, advice: str) -> None:
         warnings.warn(f"{what} needs {size / 1e9:.1f} GB: {advice}.", stacklevel=3)
 
 
-def _check_data(problem: Problem) -> None:
+def _check_data(problem: Grouped) -> None:
     for group in problem.groups:
         for role in ("train", "validation", "test"):
             data = getattr(getattr(group, role), "data", None)
@@ -84,7 +108,7 @@ def _check_data(problem: Problem) -> None:
                     )
 
 
-def _check_lower_start(problem: Problem, y: tuple) -> None:
+def _check_lower_start(problem: Grouped, y: tuple) -> None:
     for group, y_group in zip(problem.groups, y, strict=True):
         if tree.is_traced(y_group) or bool(_all_finite(y_group)):
             continue
@@ -96,36 +120,38 @@ def _check_lower_start(problem: Problem, y: tuple) -> None:
 _all_finite = jax.jit(tree.all_finite)
 
 
-def _check_constraint(problem: Problem, x: Any) -> None:
+def check_inside(argument: str, constraint: Any, name: str, point: Any) -> None:
+    """A constraint that fits a point, which is finite and lies in it."""
     try:
-        projected = jax.eval_shape(problem.constraint.project, x)
+        projected = jax.eval_shape(constraint.project, point)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"constraint {problem.constraint} does not fit x, which is {tree.describe(x)}: {_first_line(error)}"
+            f"{argument} {constraint} does not fit {name}, which is {tree.describe(point)}: {_first_line(error)}"
         ) from error
-    if tree.signature(projected) != tree.signature(x):
+    if tree.signature(projected) != tree.signature(point):
         raise ValueError(
-            f"constraint {problem.constraint} does not fit x, which is {tree.describe(x)}: it projects x to "
+            f"{argument} {constraint} does not fit {name}, which is {tree.describe(point)}: it projects {name} to "
             f"{tree.describe(projected)}."
         )
-    if tree.is_traced((x, problem)):
+    if tree.is_traced((point, constraint)):
         return
-    if not bool(tree.all_finite(x)):
-        raise ValueError("x has NaN or infinity: it needs finite numbers.")
-    distance = float(optax.tree.norm(optax.tree.sub(problem.constraint.project(x), x)))
-    scale = float(optax.tree.norm(x))
+    if not bool(tree.all_finite(point)):
+        raise ValueError(f"{name} has NaN or infinity: it needs finite numbers.")
+    distance = float(optax.tree.norm(optax.tree.sub(constraint.project(point), point)))
+    scale = float(optax.tree.norm(point))
     if not distance <= 1e-5 * (1 + scale):
         raise ValueError(
-            f"x lies outside the constraint {problem.constraint}, {distance:.3g} away from it: start inside, for "
-            "instance at problem.constraint.project(x)."
+            f"{name} lies outside the {argument} {constraint}, {distance:.3g} away from it: start inside, for "
+            f"instance at problem.{argument}.project({name})."
         )
 
 
-def _check_objective(problem: Problem, group: Group, x: Any, y: Any, level: str) -> None:
+def _check_objective(problem: Grouped, group: Group, x: Any, y: Any, level: str) -> None:
+    called = problem.calls[level]
     function: Callable = getattr(group, level)
     source = group.validation if level == "upper" else group.train
     name = problem.names[int(group.ids[0])]
-    what = f"{level}(x, y, batch) of task {name!r}"
+    what = f"{called} of task {name!r}"
 
     def on_one_row() -> Any:
         return jax.vmap(
@@ -139,9 +165,8 @@ def _check_objective(problem: Problem, group: Group, x: Any, y: Any, level: str)
         out = jax.eval_shape(on_one_row if has_rows else lambda: _losses(group, x, y, level))
     except Exception as error:  # whatever the user's function raises
         y_one = jax.eval_shape(lambda y: tree.index(y, 0), y)
-        raise ValueError(
-            f"{what} fails with x = {tree.describe(x)} and y = {tree.describe(y_one)}: {_first_line(error)}"
-        ) from error
+        point = f"x = {tree.describe(x)}" + (f" and y = {tree.describe(y_one)}" if jax.tree.leaves(y) else "")
+        raise ValueError(f"{what} fails with {point}: {_first_line(error)}") from error
     if not hasattr(out, "shape") or out.shape != (group.size,):
         raise ValueError(f"{what} must return one number; it returns {_describe_return(out)}.")
     if not jnp.issubdtype(out.dtype, jnp.floating):
@@ -152,7 +177,7 @@ def _check_objective(problem: Problem, group: Group, x: Any, y: Any, level: str)
     if not np.all(np.isfinite(values)):
         k = int(np.argmin(np.isfinite(values)))
         raise ValueError(
-            f"{level}(x, y, batch) of task {problem.names[int(group.ids[k])]!r} is {values[k]} at the starting point: "
+            f"{called} of task {problem.names[int(group.ids[k])]!r} is {values[k]} at the starting point: "
             "it needs a finite value there."
         )
     if isinstance(source, Ragged):

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from bilevel import loop
-from bilevel.problem import Problem
+from bilevel.problem import Grouped
 from bilevel.progress import Bar
 from bilevel.recorder import Recorder
 from bilevel.result import Result
@@ -35,7 +35,7 @@ class Plan(NamedTuple):
 class Drive:
     """One run."""
 
-    def __init__(self, problem: Problem, solver: Any, seed: int, plan: Plan, halt: threading.Event | None = None):
+    def __init__(self, problem: Grouped, solver: Any, seed: int, plan: Plan, halt: threading.Event | None = None):
         key = jax.random.fold_in(jax.random.key(seed), 1)
         self.problem, self.solver, self.key, self.seed = problem, solver, key, seed
         self.steps, self.every, self.patience, self.callback = plan
@@ -120,21 +120,21 @@ def _measuring_steps(steps: int) -> set[int]:
     return {2**i for i in range(steps.bit_length())} | set(range(0, steps, max(1, steps // 20)))
 
 
-def _explain(problem: Problem, solver: Any, info: Info, step: int) -> str:
+def _explain(problem: Grouped, solver: Any, info: Info, step: int) -> str:
     losses = np.asarray(info.losses)
     broken = np.flatnonzero(~np.isfinite(losses))
     if len(broken):
         i = int(broken[0])
         what = f"the loss of task {problem.names[i]!r} became {losses[i]}"
-        rate = (
-            f"upper_lr (it was {float(info.upper_rate):.3g}) or lower_lr (its rate was {float(info.lower_rate[i]):.3g})"
-        )
+        rate = f"upper_lr (it was {float(info.upper_rate):.3g})"
+        if hasattr(solver, "lower_lr"):
+            rate += f" or lower_lr (its rate was {float(info.lower_rate[i]):.3g})"
     else:
         broken = "the direction of x" if not np.isfinite(info.direction_norm) else "x, y or the weights"
         what = f"{broken} became infinite or NaN"
         rate = f"upper_lr (it was {float(info.upper_rate):.3g})"
-    given = solver.upper_lr is not None or solver.lower_lr is not None
-    chosen = ", or None to have the rates chosen" if given else ""
+    given = solver.upper_lr is not None or getattr(solver, "lower_lr", None) is not None
+    chosen = ", or None to have the rates chosen" if given and solver.chooses_rates else ""
     return (
         f"{type(solver).__name__} diverged: at step {step} {what}. Try a smaller {rate}{chosen}, "
         "or a larger batch. The result holds the last finite state."

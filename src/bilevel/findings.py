@@ -118,7 +118,7 @@ def _settled_losses(problem: Problem, x: Any, y: tuple, key: jax.Array) -> jax.A
 def lagging_lower_level(result: Result) -> str | None:
     """Losses that fall or rise a lot when the lower problems are solved further with x held still."""
     problem = result.problem
-    if problem is None or result.status == "diverged":
+    if not isinstance(problem, Problem) or result.status == "diverged":  # loaded, or without a lower level
         return None
     after = np.asarray(_settled_losses(problem, result.x, result.y.stacked, jax.random.key(0)))
     change = np.abs(after - result.losses)

@@ -136,32 +136,38 @@ def gather(
     lower: Callable,
     lower_batch: int | None,
     upper_batch: int | None,
+    owner: str = "Problem",
+    checked: Sequence[tuple[str, str]] = (("lower_batch", "train"), ("upper_batch", "validation")),
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Stacks like tasks; returns the fields of each group and the names of all tasks."""
+    """Stacks like tasks; returns the fields of each group and the names of all tasks.
+
+    Errors speak of `owner`, and of batches by the arguments in `checked`, each with the data that it is drawn from.
+    """
     if isinstance(tasks, (Task, TaskStack)):
         tasks = [tasks]
     if not isinstance(tasks, Iterable):
-        raise TypeError(f"Problem(tasks=...) got {type(tasks).__name__}: it needs a sequence of bl.Task.")
+        raise TypeError(f"{owner}(tasks=...) got {type(tasks).__name__}: it needs a sequence of bl.Task.")
     blocks, names = [], []
     for task in tasks:
         if not isinstance(task, (Task, TaskStack)):
-            raise TypeError(f"Problem(tasks=...) got {type(task).__name__}: it needs bl.Task or bl.Task.stack(...).")
+            raise TypeError(f"{owner}(tasks=...) got {type(task).__name__}: it needs bl.Task or bl.Task.stack(...).")
         block, own_names = _block(task, len(names), upper, lower)
         blocks.append(block)
         names.extend(own_names)
     if not names:
-        raise ValueError("Problem(tasks=...) got no tasks: it needs at least one.")
+        raise ValueError(f"{owner}(tasks=...) got no tasks: it needs at least one.")
     if len(set(names)) < len(names):
         twice, _ = Counter(names).most_common(1)[0]
-        raise ValueError(f"Problem(tasks=...) got the task name {twice!r} more than once: names must be unique.")
+        raise ValueError(f"{owner}(tasks=...) got the task name {twice!r} more than once: names must be unique.")
 
     alike = defaultdict(list)
     for block in blocks:
         alike[_key(block)].append(block)
     bundles = [_bundle(group, lower_batch, upper_batch) for group in alike.values()]
     for bundle in bundles:
-        _check_batch("lower_batch", lower_batch, bundle["train"], names, bundle["ids"])
-        _check_batch("upper_batch", upper_batch, bundle["validation"], names, bundle["ids"])
+        for argument, role in checked:
+            batch = lower_batch if role == "train" else upper_batch
+            _check_batch(f"{owner}({argument}", batch, bundle[role], names, bundle["ids"])
     return bundles, names
 
 
@@ -251,7 +257,7 @@ def _source(blocks: list[_Block], role: str, seed: int) -> Any:
 def _check_batch(argument: str, batch: Any, source: Any, names: list[str], ids: Any) -> None:
     if isinstance(source, Generator):
         if batch is None:
-            raise ValueError(f"Problem({argument}=None) means all the data, and a Generator has no end: give a number.")
+            raise ValueError(f"{argument}=None) means all the data, and a Generator has no end: give a number.")
         rows, shortest = None, 0
     elif not jax.tree.leaves(source):
         rows, shortest = None, 0  # a task without data has nothing to draw
@@ -262,7 +268,7 @@ def _check_batch(argument: str, batch: Any, source: Any, names: list[str], ids: 
     if batch is None:
         return
     if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or batch < 1:
-        raise ValueError(f"Problem({argument}={batch!r}): it needs a whole number of rows, 1 or more, or None.")
+        raise ValueError(f"{argument}={batch!r}): it needs a whole number of rows, 1 or more, or None.")
     if rows is not None and batch > rows:
         name = names[int(ids[shortest])]
-        raise ValueError(f"Problem({argument}={batch}) is larger than the data: task {name!r} has {rows} rows.")
+        raise ValueError(f"{argument}={batch}) is larger than the data: task {name!r} has {rows} rows.")

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from bilevel import tree
-from bilevel.problem import Problem
+from bilevel.problem import Grouped
 from bilevel.solvers.base import Info
 
 AVERAGE_POWER = 3  # weights ~ k^3: nearly half of the run counts, its end the most
@@ -62,7 +62,7 @@ class Run(NamedTuple):
 
 
 @jax.jit
-def first(solver: Any, problem: Problem, state: Any, key: jax.Array) -> Run:
+def first(solver: Any, problem: Grouped, state: Any, key: jax.Array) -> Run:
     """A run before its first step."""
     point = Point(state.x, state.y, state.weights)
     _, info = jax.eval_shape(solver.step, problem, state, key)
@@ -71,7 +71,7 @@ def first(solver: Any, problem: Problem, state: Any, key: jax.Array) -> Run:
 
 
 @jax.jit
-def steps(solver: Any, problem: Problem, run: Run, key: jax.Array, stop: Any, pick: Any) -> Run:
+def steps(solver: Any, problem: Grouped, run: Run, key: jax.Array, stop: Any, pick: Any) -> Run:
     """Steps up to `stop`; the state before step `pick`, with y after it, becomes the random iterate."""
 
     def one(run: Run) -> Run:

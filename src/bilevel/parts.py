@@ -103,3 +103,15 @@ Rate = float | jax.Array | Callable[[jax.Array], jax.Array] | None
 def rate_at(rate: Rate, step: jax.Array) -> Any:
     """The value of a rate at a step; None stays None."""
     return rate(step) if callable(rate) else rate
+
+
+@dataclasses.dataclass(frozen=True)
+class Power:
+    """The schedule scale (1 + step)^exponent; equal ones compile once."""
+
+    scale: float
+    exponent: float
+
+    def __call__(self, step: Any) -> Any:
+        """Its value at a step."""
+        return self.scale * (1.0 + step) ** self.exponent

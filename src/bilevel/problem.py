@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from bilevel import grouping, tree
 from bilevel.constraints import Unconstrained
 from bilevel.grouping import Task
 from bilevel.parts import leaf, part
-from bilevel.sources import Sample, Source, loss_on
+from bilevel.sources import Sample, Source, loss_on, subset
 
 Objective = Callable[[Any, Any, Any], jax.Array]
 
@@ -82,6 +82,11 @@ class Group:
         axes = (self.train.axes, self.validation.axes, *(0 for _ in arguments))
         return jax.vmap(one, in_axes=axes, axis_size=self.size)(self.train, self.validation, *arguments)
 
+    def chosen(self, index: jax.Array) -> Group:
+        """Only the tasks at these places of the group, which may be traced; without test data and starting points."""
+        train, validation = subset(self.train, index), subset(self.validation, index)
+        return dataclasses.replace(self, train=train, validation=validation, test=None, ids=self.ids[index], y=None)  # type: ignore
+
     def keys(self, key: jax.Array) -> jax.Array:
         """A key per task, from its place in the problem: how tasks are grouped does not change what they draw."""
         return jax.vmap(lambda i: jax.random.fold_in(key, i))(self.ids)
@@ -131,8 +136,84 @@ class Names(Sequence[str]):
         return repr(list(self._names[:5])) + ("..." if len(self) > 5 else "")
 
 
+class Grouped:
+    """Tasks in groups of like ones, under one constraint: what every kind of problem is.
+
+    Args:
+        bundles: the fields of each group, as `grouping.gather` makes them.
+        names: of all tasks.
+        constraint: the set X of x; None = unconstrained.
+    """
+
+    calls: ClassVar[dict[str, str]] = {"upper": "upper(x, y, batch)", "lower": "lower(x, y, batch)"}  # in errors
+
+    def __init__(self, bundles: Sequence[dict[str, Any]], names: Sequence[str], constraint: Any):
+        if constraint is not None and (isinstance(constraint, type) or not hasattr(constraint, "project")):
+            owner = type(self).__name__
+            raise TypeError(f"{owner}(constraint=...) got {constraint!r}: it needs one of bl.constraints.")
+        self.groups = tuple(Group(**bundle) for bundle in bundles)
+        self.constraint = Unconstrained() if constraint is None else constraint
+        self.names = Names(names)
+        order = np.concatenate([np.asarray(g.ids) for g in self.groups])
+        # Where the groups, one after the other, already are in the order of the tasks, nothing is moved.
+        self.place = None if np.array_equal(order, np.arange(len(order))) else jnp.asarray(np.argsort(order))
+        alike = len({grouping.shape_of(bundle) for bundle in bundles})
+        if len(self.groups) - alike > 3:
+            warnings.warn(
+                f"{len(self.groups)} groups of tasks differ only by the identity of their functions; each is compiled "
+                "on its own. Give like tasks the same function objects and put what differs into their data.",
+                stacklevel=3,
+            )
+
+    @property
+    def size(self) -> int:
+        """How many tasks."""
+        return len(self.names)
+
+    @property
+    def draws(self) -> bool:
+        """Whether steps see batches rather than all the data, so that what they see is noisy."""
+        return any(group.lower_batch is not None or group.upper_batch is not None for group in self.groups)
+
+    @property
+    def has_test(self) -> bool:
+        """Whether every task brought test data."""
+        return all(group.test is not None for group in self.groups)
+
+    def join(self, vectors: Sequence[Any]) -> Any:
+        """One stacked pytree per group -> one stacked pytree, in the order of the tasks."""
+        whole = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *vectors) if len(vectors) > 1 else vectors[0]
+        return whole if self.place is None else tree.index(whole, self.place)
+
+    def draw_upper(self, key: jax.Array) -> tuple[UpperSample, ...]:
+        """The samples of one evaluation of the upper level, for every group."""
+        return tuple(group.draw_upper(key) for group in self.groups)
+
+    def draw_lower(self, key: jax.Array) -> tuple[Sample, ...]:
+        """Samples of training rows, for every group."""
+        return tuple(group.draw_lower(key) for group in self.groups)
+
+    def by_name(self, y: tuple) -> TaskValues:
+        """Stacked values per group -> a mapping from task name to value."""
+        return TaskValues(self.names, [group.ids for group in self.groups], y)
+
+    def validation_losses(self, x: Any, y: tuple) -> jax.Array:
+        """The tasks' losses on all validation data, in their order."""
+        raise NotImplementedError
+
+    def test_losses(self, x: Any, y: tuple) -> jax.Array | None:
+        """The same on all test data; None where a task has none."""
+        raise NotImplementedError
+
+    @property
+    def counted(self) -> str:
+        """How many tasks and groups, in words."""
+        groups = len(self.groups)
+        return f"{self.size} task{'s' * (self.size != 1)} in {groups} group{'s' * (groups != 1)}"
+
+
 @jax.tree_util.register_pytree_node_class
-class Problem:
+class Problem(Grouped):
     """A min-max multi-objective bilevel problem.
 
     Args:
@@ -167,36 +248,7 @@ class Problem:
             if not callable(function):
                 raise TypeError(f"Problem({name}=...) got {function!r}: it needs a function of (x, y, batch).")
         bundles, names = grouping.gather(tasks, upper, lower, lower_batch, upper_batch)
-        if constraint is not None and (isinstance(constraint, type) or not hasattr(constraint, "project")):
-            raise TypeError(f"Problem(constraint=...) got {constraint!r}: it needs one of bl.constraints.")
-        self.groups = tuple(Group(**bundle) for bundle in bundles)
-        self.constraint = Unconstrained() if constraint is None else constraint
-        self.names = Names(names)
-        order = np.concatenate([np.asarray(g.ids) for g in self.groups])
-        # Where the groups, one after the other, already are in the order of the tasks, nothing is moved.
-        self.place = None if np.array_equal(order, np.arange(len(order))) else jnp.asarray(np.argsort(order))
-        alike = len({grouping.shape_of(bundle) for bundle in bundles})
-        if len(self.groups) - alike > 3:
-            warnings.warn(
-                f"{len(self.groups)} groups of tasks differ only by the identity of their functions; each is compiled "
-                "on its own. Give like tasks the same function objects and put what differs into their data.",
-                stacklevel=2,
-            )
-
-    @property
-    def size(self) -> int:
-        """How many tasks."""
-        return len(self.names)
-
-    @property
-    def draws(self) -> bool:
-        """Whether steps see batches rather than all the data, so that what they see is noisy."""
-        return any(group.lower_batch is not None or group.upper_batch is not None for group in self.groups)
-
-    @property
-    def has_test(self) -> bool:
-        """Whether every task brought test data."""
-        return all(group.test is not None for group in self.groups)
+        super().__init__(bundles, names, constraint)
 
     def rebatched(self, size: Callable[[int | None], int | None]) -> Problem:
         """The same problem with other batch sizes, each a function of what it was; None = all the data."""
@@ -205,19 +257,6 @@ class Problem:
             for g in self.groups
         )
         return Problem.tree_unflatten(self.names, (groups, self.constraint, self.place))
-
-    def join(self, vectors: Sequence[Any]) -> Any:
-        """One stacked pytree per group -> one stacked pytree, in the order of the tasks."""
-        whole = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *vectors) if len(vectors) > 1 else vectors[0]
-        return whole if self.place is None else tree.index(whole, self.place)
-
-    def draw_upper(self, key: jax.Array) -> tuple[UpperSample, ...]:
-        """The samples of one evaluation of the upper level, for every group."""
-        return tuple(group.draw_upper(key) for group in self.groups)
-
-    def draw_lower(self, key: jax.Array) -> tuple[Sample, ...]:
-        """Samples of training rows, for every group."""
-        return tuple(group.draw_lower(key) for group in self.groups)
 
     def validation_losses(self, x: Any, y: tuple) -> jax.Array:
         """f_i(x, y_i) on all validation data, in the order of the tasks."""
@@ -229,15 +268,10 @@ class Problem:
             return None
         return self.join([g.losses(g.upper, g.test, x, yg) for g, yg in zip(self.groups, y, strict=True)])  # type: ignore
 
-    def by_name(self, y: tuple) -> TaskValues:
-        """Stacked values per group -> a mapping from task name to value."""
-        return TaskValues(self.names, [group.ids for group in self.groups], y)
-
     def __repr__(self) -> str:
-        count = f"{self.size} task{'s' * (self.size != 1)} in {len(self.groups)} group{'s' * (len(self.groups) != 1)}"
         first = self.groups[0]
         return (
-            f"Problem({count}, constraint={self.constraint}, "
+            f"Problem({self.counted}, constraint={self.constraint}, "
             f"lower_batch={first.lower_batch}, upper_batch={first.upper_batch})"
         )
 

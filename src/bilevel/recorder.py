@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bilevel.problem import Problem
+from bilevel.problem import Grouped
 from bilevel.result import History, Iterate, Result
 
 
 @jax.jit
-def evaluate(problem: Problem, x: Any, y: tuple) -> tuple[jax.Array, jax.Array | None]:
+def evaluate(problem: Grouped, x: Any, y: tuple) -> tuple[jax.Array, jax.Array | None]:
     """Validation and test losses on all the data."""
     return problem.validation_losses(x, y), problem.test_losses(x, y)
 
@@ -30,7 +30,7 @@ class Evaluated(NamedTuple):
 class Recorder:
     """The evaluations of one run."""
 
-    def __init__(self, problem: Problem, solver: Any, seed: int):
+    def __init__(self, problem: Grouped, solver: Any, seed: int):
         self.problem, self.solver, self.seed = problem, solver, seed
         self.rows: list[dict[str, Any]] = []
         self.best: Evaluated | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bilevel.problem import Problem, TaskValues
+from bilevel.problem import Grouped, TaskValues
 
 if TYPE_CHECKING:
     import pandas
@@ -66,7 +66,7 @@ class History:
     weights: np.ndarray  # (evaluations, tasks)
     direction_norm: np.ndarray
     upper_rate: np.ndarray
-    lower_rate: np.ndarray  # (evaluations, tasks)
+    lower_rate: np.ndarray  # (evaluations, tasks); NaN where there is no lower level
     weights_rate: np.ndarray
     weights_travel: np.ndarray  # how far the weights went since the last evaluation, sum of |changes| step by step
     weights_swing: np.ndarray  # the largest range that one weight took since the last evaluation
@@ -107,7 +107,7 @@ class Result:
         message: what happened, in a sentence.
     """
 
-    problem: Problem | None = dataclasses.field(repr=False)
+    problem: Grouped | None = dataclasses.field(repr=False)
     solver: Any
     last: Iterate = dataclasses.field(repr=False)
     best: Iterate = dataclasses.field(repr=False)

@@ -13,17 +13,17 @@ import numpy as np
 
 from bilevel import checks
 from bilevel.drive import Callback, Drive, Plan
-from bilevel.problem import Problem
+from bilevel.problem import Grouped
 from bilevel.progress import Bar, Quiet, bar
 from bilevel.result import Result
 from bilevel.results import Results
-from bilevel.solvers.base import BilevelSolver
+from bilevel.solvers.base import Solver
 
 
 @overload
 def solve(
-    problem: Problem,
-    solver: BilevelSolver,
+    problem: Grouped,
+    solver: Solver,
     x: Any,
     y: Any = None,
     *,
@@ -37,8 +37,8 @@ def solve(
 ) -> Result: ...
 @overload
 def solve(
-    problem: Problem,
-    solver: BilevelSolver,
+    problem: Grouped,
+    solver: Solver,
     x: Any,
     y: Any = None,
     *,
@@ -51,8 +51,8 @@ def solve(
     callback: Callback | None = None,
 ) -> Results: ...
 def solve(
-    problem: Problem,
-    solver: BilevelSolver,
+    problem: Grouped,
+    solver: Solver,
     x: Any,
     y: Any = None,
     *,
@@ -67,11 +67,11 @@ def solve(
     """Runs a solver on a problem.
 
     Args:
-        problem: what to solve.
-        solver: how, for instance `bl.MORBiT()`.
+        problem: what to solve: a `bl.Problem`, or of another kind, a `bl.MinMaxProblem` or `bl.MultiBlockProblem`.
+        solver: how, for instance `bl.MORBiT()`; each is for one kind of problem.
         x: where the shared variable starts, any pytree of floating arrays.
         y: where the tasks' variables start: one pytree for all tasks, a dict by task name, or a function of
-            (key, task); None = the tasks brought theirs.
+            (key, task); None = the tasks brought theirs, or the problem has no y.
         steps: how many steps.
         seed: of everything random.
         seeds: run with so many seeds at once, from `seed` on, or with these seeds; None = once, with `seed`.
@@ -107,8 +107,8 @@ def solve(
 class Job(NamedTuple):
     """One run to be made."""
 
-    problem: Problem
-    solver: BilevelSolver
+    problem: Grouped
+    solver: Solver
     x: Any
     y: Any
     seed: int
@@ -143,10 +143,11 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def _check(problem: Any, solver: Any, steps: Any, every: Any, patience: Any, callback: Any) -> Plan:
-    if not isinstance(problem, Problem):
+    if not isinstance(problem, Grouped):
         raise TypeError(f"solve(problem=...) got {type(problem).__name__}: it needs a bl.Problem.")
     if not hasattr(solver, "step") or isinstance(solver, type):
         raise TypeError(f"solve(solver=...) got {solver!r}: it needs a solver object, such as bl.MORBiT().")
+    checks.check_kind(solver, problem)
     checks.check_count("steps", steps)
     every = max(1, steps // 50) if every is None else every
     checks.check_count("every", every)

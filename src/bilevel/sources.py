@@ -156,6 +156,13 @@ class Ragged:
         return jax.tree.map(lambda a: a[start : start + size], self.data)
 
 
+def subset(source: Any, index: jax.Array) -> Any:
+    """The source of some of the tasks; the rows of tasks of unequal size stay where they are."""
+    if isinstance(source, Ragged):
+        return dataclasses.replace(source, offset=source.offset[index], size=source.size[index])
+    return jax.tree.map(lambda leaf: leaf[index], source)
+
+
 @part
 class Generator:
     """Batches made on demand: `sample(parameters, key, size)` returns a batch of `size` rows.

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from bilevel import tree
 from bilevel.grouping import Task
-from bilevel.problem import Group, Problem
+from bilevel.problem import Group, Grouped
 
 
 def arrays(point: Any, name: str) -> Any:
@@ -32,7 +32,7 @@ def arrays(point: Any, name: str) -> Any:
     return jax.tree_util.tree_map_with_path(convert, point)
 
 
-def lower_points(problem: Problem, y: Any, key: jax.Array) -> tuple:
+def lower_points(problem: Grouped, y: Any, key: jax.Array) -> tuple:
     """One stacked y per group.
 
     y is None (the tasks brought theirs), one pytree for all tasks, a mapping from task name to y, or a function of
@@ -50,7 +50,7 @@ def lower_points(problem: Problem, y: Any, key: jax.Array) -> tuple:
     )
 
 
-def _own(problem: Problem) -> tuple:
+def _own(problem: Grouped) -> tuple:
     for group in problem.groups:
         if group.y is None:
             name = problem.names[int(group.ids[0])]
@@ -61,7 +61,7 @@ def _own(problem: Problem) -> tuple:
     return tuple(arrays(group.y, "Task(y)") for group in problem.groups)
 
 
-def _by_name(problem: Problem, y: Mapping) -> tuple:
+def _by_name(problem: Grouped, y: Mapping) -> tuple:
     missing = [name for name in problem.names if name not in y]
     unknown = [name for name in y if name not in set(problem.names)]
     if missing or unknown:
@@ -70,14 +70,14 @@ def _by_name(problem: Problem, y: Mapping) -> tuple:
     return _stack(problem, lambda group, k, i: y[problem.names[i]])
 
 
-def _by_function(problem: Problem, y: Callable, key: jax.Array) -> tuple:
+def _by_function(problem: Grouped, y: Callable, key: jax.Array) -> tuple:
     def make(group: Group, k: int, i: int) -> Any:
         return y(jax.random.fold_in(key, i), task_of(problem, group, k))
 
     return _stack(problem, make)
 
 
-def task_of(problem: Problem, group: Group, k: int) -> Task:
+def task_of(problem: Grouped, group: Group, k: int) -> Task:
     """Task k of a group, as its user wrote it."""
     return Task(
         train=group.train.task(k),  # type: ignore[attr-defined]
@@ -90,7 +90,7 @@ def task_of(problem: Problem, group: Group, k: int) -> Task:
     )
 
 
-def _stack(problem: Problem, make: Callable[[Group, int, int], Any]) -> tuple:
+def _stack(problem: Grouped, make: Callable[[Group, int, int], Any]) -> tuple:
     stacked = []
     for group in problem.groups:
         names = [problem.names[int(i)] for i in group.ids]

@@ -67,7 +67,7 @@ def _finite(values: Any) -> bool:
 def in_constraint(problem: Problem, x: Any) -> Iterator[Finding]:
     """A constraint that does not fit x, or that x does not fulfil."""
     try:
-        checks._check_constraint(problem, x)
+        checks.check_inside("constraint", problem.constraint, "x", x)
     except ValueError as error:
         if not str(error).startswith("x has NaN"):  # said already
             yield Finding(str(error), blocks=False)

@@ -1,5 +1,6 @@
 """Ready problems."""
 
+from bilevel.problems.auc import AUCModel, area_under_curve, auc
 from bilevel.problems.closed_form import (
     Known,
     bounded_ball,
@@ -9,17 +10,29 @@ from bilevel.problems.closed_form import (
     shrinkage,
 )
 from bilevel.problems.hyperparameters import FourierLogistic, Ready, hyperparameters
+from bilevel.problems.meta_learning import maml
+from bilevel.problems.multitask import LinearModel, logistic, multitask
 from bilevel.problems.quadratic import random_quadratics
+from bilevel.problems.single_level import adapted_ball, reduced_ball
 
 __all__ = [
+    "AUCModel",
     "FourierLogistic",
     "Known",
+    "LinearModel",
     "Ready",
+    "adapted_ball",
+    "area_under_curve",
+    "auc",
     "bounded_ball",
     "enclosing_ball",
     "hyperparameters",
+    "logistic",
+    "maml",
+    "multitask",
     "noisy_ball",
     "opposed_slopes",
     "random_quadratics",
+    "reduced_ball",
     "shrinkage",
 ]

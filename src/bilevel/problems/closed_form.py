@@ -22,7 +22,7 @@ from bilevel.problem import Problem
 class Known(NamedTuple):
     """A problem, where to start, and what comes out."""
 
-    problem: Problem
+    problem: Any  # a bl.Problem, or one of another kind
     x: Any  # a starting point
     solution: np.ndarray  # x*
     weights: np.ndarray  # lambda*

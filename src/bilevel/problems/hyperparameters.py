@@ -29,9 +29,9 @@ from bilevel.problem import Problem
 
 
 class Ready(NamedTuple):
-    """A problem and where to start; the tasks bring their y."""
+    """A problem and where to start; the tasks bring their y, where they have one."""
 
-    problem: Problem
+    problem: Any  # a bl.Problem, or one of another kind
     x: Any
 
 

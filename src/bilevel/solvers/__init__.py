@@ -5,7 +5,10 @@ from bilevel.solvers.amigo import AmIGO
 from bilevel.solvers.bsa import BSA
 from bilevel.solvers.f2sa import F2SA
 from bilevel.solvers.fsla import FSLA
+from bilevel.solvers.gda import GDA
+from bilevel.solvers.hibsa import HiBSA
 from bilevel.solvers.masoba import MASOBA
+from bilevel.solvers.mmb import MMB
 from bilevel.solvers.morbit import MORBiT
 from bilevel.solvers.mormasoba import MORMASOBA
 from bilevel.solvers.mrbo import MRBO
@@ -16,6 +19,7 @@ from bilevel.solvers.srba import SRBA
 from bilevel.solvers.stable import STABLE
 from bilevel.solvers.stocbio import StocBiO
 from bilevel.solvers.sustain import SUSTAIN
+from bilevel.solvers.trmaml import TRMAML
 from bilevel.solvers.ttsa import TTSA
 from bilevel.solvers.vrbo import VRBO
 
@@ -24,7 +28,9 @@ __all__ = [
     "BSA",
     "F2SA",
     "FSLA",
+    "GDA",
     "MASOBA",
+    "MMB",
     "MORMASOBA",
     "MRBO",
     "SABA",
@@ -33,9 +39,11 @@ __all__ = [
     "SRBA",
     "STABLE",
     "SUSTAIN",
+    "TRMAML",
     "TTSA",
     "VRBO",
     "AmIGO",
+    "HiBSA",
     "MORBiT",
     "StocBiO",
 ]

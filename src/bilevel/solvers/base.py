@@ -6,7 +6,7 @@ A solver inherits `BilevelSolver` and writes `step(problem, state, key) -> (stat
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.base import Hypergradient
 from bilevel.oracles import Evaluation, Rule, Upper, Walk, descend, draw_steps, first_of
 from bilevel.parts import Rate, leaf, part, rate_at
-from bilevel.problem import Problem
+from bilevel.problem import Grouped, Problem
 from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
 
@@ -47,6 +47,36 @@ class Info(NamedTuple):
     upper_rate: jax.Array
     lower_rate: jax.Array  # one per task
     weights_rate: jax.Array
+
+
+class Solver(Protocol):
+    """What the driver asks of a solver; a state has step, x, y and weights."""
+
+    @property
+    def problem_type(self) -> type[Grouped]:
+        """The kind of problem that it solves."""
+        ...
+
+    @property
+    def chooses_rates(self) -> bool:
+        """Whether a rate of None is chosen for the user."""
+        ...
+
+    def init(self, problem: Any, x: Any, y: Any = None, *, key: jax.Array, steps: int) -> Any:
+        """Validates everything and returns the first state."""
+        ...
+
+    def measures(self, state: Any) -> bool:
+        """Whether `refresh` has anything to measure."""
+        ...
+
+    def refresh(self, problem: Any, state: Any, key: jax.Array, iterations: Any = 1) -> Any:
+        """Between chunks of steps: measures again what automatic rates need."""
+        ...
+
+    def step(self, problem: Any, state: Any, key: jax.Array) -> tuple[Any, Info]:
+        """One step."""
+        ...
 
 
 class Lowered(NamedTuple):
@@ -79,6 +109,8 @@ class BilevelSolver:
     upper_rule: Rule = optax.sgd
     lower_rule: Rule = optax.sgd
 
+    problem_type = Problem
+    chooses_rates = True
     replays = False  # whether x moves after lower steps that `Unrolled` can take again
 
     # ------------------------------------------------------------------ starting
@@ -88,6 +120,7 @@ class BilevelSolver:
 
         `steps` is the length of the run that automatic rates decay over.
         """
+        checks.check_kind(self, problem)
         x = start.arrays(x, "x")
         y = start.lower_points(problem, y, jax.random.fold_in(key, 0))
         self.check(problem)
