@@ -10,7 +10,7 @@ def keep_compiled() -> None:
     """Has JAX keep what it compiles in the user's cache, unless they told it where; for commands, not for libraries."""
     import jax
 
-    if jax.config.jax_compilation_cache_dir is not None:
+    if jax.config.values.get("jax_compilation_cache_dir") is not None:
         return
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     jax.config.update("jax_compilation_cache_dir", str(base / "bilevel" / "compiled"))
