@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,8 @@ jax.config.update("jax_enable_x64", True)  # solutions are compared to 1e-6 and 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-@jax.jit
+# Unoptimised: compiling these runs takes longer than running them.
+@functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 def _run(solver, problem, x, y, key, steps):
     def step(k, state):
         return solver.step(problem, state, jax.random.fold_in(key, k))[0]

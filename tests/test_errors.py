@@ -448,10 +448,10 @@ def test_unrolling_a_rule_without_a_derivative():
     ("options", "said"),
     [
         ({"hypergradient": hypergradients.Unrolled()}, r"hypergradient=Unrolled\(\).*no lower steps to replay"),
-        ({"momentum": 0.0}, r"momentum=0\.0.*above 0, up to 1"),
-        ({"momentum": 1.5}, r"momentum=1\.5.*above 0, up to 1"),
-        ({"momentum": None}, r"momentum=None.*above 0, up to 1"),
-        ({"momentum": "0.5"}, r"momentum='0\.5'.*above 0, up to 1"),
+        ({"momentum": 0.0}, r"momentum\)=0\.0.*above 0, up to 1"),
+        ({"momentum": 1.5}, r"momentum\)=1\.5.*above 0, up to 1"),
+        ({"momentum": None}, r"momentum\)=None.*above 0, up to 1"),
+        ({"momentum": "0.5"}, r"momentum\)='0\.5'.*above 0, up to 1"),
     ],
     ids=str,
 )

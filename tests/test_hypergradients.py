@@ -133,8 +133,8 @@ def test_unrolled_is_the_slope_of_the_loss_after_the_lower_steps(rule):
     @jax.jit
     def step(flat_x):
         state = solver.start(problem, x_tree(flat_x), YS, KEY, 10)
-        lowered = solver.descend(problem, state, KEY)
-        level, samples = solver.upper_level(None, lowered.walks), problem.draw_upper(KEY)
+        lowered, samples = solver.descend(problem, state, KEY, 3), problem.draw_upper(KEY)
+        level = Upper(Unrolled(), walks=lowered.walks, rule=rule, lower_steps=3)
         seen = level.direction(problem, state.x, lowered.y, state.weights, state.hypergradient, samples)
         losses = problem.groups[0].each(lambda task, y, s: task.upper(state.x, y, s.upper), lowered.y[0], samples[0])
         return ravel_pytree(seen.direction)[0], seen.losses, losses

@@ -69,7 +69,7 @@ def test_folders_of_parts_do_not_know_each_other(folder):
         assert not KNOWS[name] & (set(PARTS) - {folder}), name
 
 
-ABOVE_SOLVERS = {"solve", "drive", "loop", "result", "results", "recorder", "progress"}
+ABOVE_SOLVERS = {"solve", "drive", "loop", "together", "result", "results", "recorder", "progress"}
 
 
 @pytest.mark.parametrize("folder", PARTS)
@@ -103,7 +103,7 @@ def test_nobody_imports_in_a_circle():
 # The loop of steps and the recorder's evaluation are compiled; so are, because operation by operation they take
 # seconds, the first state of a solver, the checks of a start and the diagnostics. `cost` counts what a compiled step
 # executes, which is less than what it was written as.
-COMPILE = {"loop", "recorder", "solvers", "checks", "findings", "diagnostics", "cost"}
+COMPILE = {"loop", "together", "recorder", "solvers", "checks", "findings", "diagnostics", "cost"}
 
 
 def test_only_the_driver_and_what_runs_before_it_compile():

@@ -12,6 +12,7 @@ import pytest
 import bilevel as bl
 from bilevel import drive, loop
 from bilevel.hypergradients import Tracked
+from bilevel.solve import Job, solve_batched
 from bilevel.weightings import SimplexAscent
 
 
@@ -454,3 +455,41 @@ def test_a_result_without_test_data_says_nothing_of_it():
     assert result.history.test is None
     assert result.last.test_worst is None
     assert "test" not in result.summary()
+
+
+# ------------------------------------------------------------------ many seeds in one batched run
+
+
+def batched(solver, steps=30, every=10, seeds=3, problem=NOISY):
+    jobs = [Job(problem, solver, X, Y, seed) for seed in range(seeds)]
+    return solve_batched(jobs, drive.Plan(steps, every, None, None), progress=False)
+
+
+@pytest.mark.parametrize("solver", [GIVEN, AUTOMATIC], ids=["given rates", "automatic rates"])
+def test_a_batched_run_equals_single_ones(solver):
+    for together, alone in zip(batched(solver), run(solver, seeds=3), strict=True):
+        assert together.seed == alone.seed
+        for name in ("last", "best", "average"):
+            a, b = getattr(together, name), getattr(alone, name)
+            np.testing.assert_allclose(a.x, b.x, rtol=1e-9)
+            np.testing.assert_allclose(a.weights, b.weights, rtol=1e-9)
+            np.testing.assert_allclose(a.test_losses, b.test_losses, rtol=1e-9)
+        for name in ("step", "validation", "weights", "direction_norm", "upper_rate", "weights_travel"):
+            np.testing.assert_allclose(getattr(together.history, name), getattr(alone.history, name), rtol=1e-9)
+
+
+def test_a_seed_that_diverges_in_a_batched_run_is_run_again_alone():
+    with pytest.warns(UserWarning, match="diverged"):
+        results = batched(GIVEN.replace(lower_lr=1e3), steps=300, every=100, seeds=2)
+    assert [result.status for result in results] == ["diverged", "diverged"]
+    assert all(np.isfinite(result.x) for result in results)
+
+
+def test_on_accelerators_seeds_are_batched(monkeypatch):
+    called = []
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(
+        "bilevel.solve.solve_batched", lambda jobs, plan, progress: called.append([j.seed for j in jobs])
+    )
+    run(seeds=[4, 7])
+    assert called == [[4, 7]]

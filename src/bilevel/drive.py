@@ -49,7 +49,7 @@ class Drive:
     def go(self, state: Any, shown: Bar) -> Result:
         """Steps until the end, or until something ends the run before."""
         # Not when `every` says: how often a run is looked at must not change it.
-        self.remeasure = _measuring_steps(self.steps) if self.solver.measures(state) else set()
+        self.remeasure = measuring_steps(self.steps) if self.solver.measures(state) else set()
         run = loop.first(self.solver, self.problem, state, self.key)
         record = Recorder(self.problem, self.solver, self.seed)
         record.add(0, run, started=True)
@@ -115,7 +115,7 @@ class Drive:
         return run, step, message
 
 
-def _measuring_steps(steps: int) -> set[int]:
+def measuring_steps(steps: int) -> set[int]:
     """When curvature is measured again: at 1, 2, 4, 8, ..., as it changes most at first, and every twentieth."""
     return {2**i for i in range(steps.bit_length())} | set(range(0, steps, max(1, steps // 20)))
 

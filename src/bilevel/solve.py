@@ -18,6 +18,7 @@ from bilevel.progress import Bar, Quiet, bar
 from bilevel.result import Result
 from bilevel.results import Results
 from bilevel.solvers.base import Solver
+from bilevel.together import run_together
 
 
 @overload
@@ -74,7 +75,8 @@ def solve(
             (key, task); None = the tasks brought theirs, or the problem has no y.
         steps: how many steps.
         seed: of everything random.
-        seeds: run with so many seeds at once, from `seed` on, or with these seeds; None = once, with `seed`.
+        seeds: run with so many seeds at once, from `seed` on, or with these seeds; None = once, with `seed`. On a CPU a
+            thread per core, on accelerators one batched run.
         every: evaluate on all the data every so many steps; None = steps // 50.
         progress: show a progress bar where there is a terminal.
         patience: stop after so many evaluations without a lower worst validation loss; None = never.
@@ -101,7 +103,10 @@ def solve(
         raise ValueError(f"solve(seeds={seeds!r}): it needs a whole number, 1 or more, or a list of seeds.")
     for number in numbers:
         _check_seed("seeds", number)
-    return solve_all([Job(problem, solver, x, y, number) for number in numbers], plan, progress)
+    jobs = [Job(problem, solver, x, y, number) for number in numbers]
+    alone = patience is not None or callback is not None  # then runs end at different times
+    way = solve_all if alone or jax.default_backend() == "cpu" else solve_batched
+    return way(jobs, plan, progress)
 
 
 class Job(NamedTuple):
@@ -115,9 +120,16 @@ class Job(NamedTuple):
 
     def run(self, plan: Plan, shown: Bar, halt: threading.Event | None = None) -> Result:
         """Makes it."""
+        return self.drive(plan, halt).go(self.start(plan), shown)
+
+    def start(self, plan: Plan) -> Any:
+        """The first state."""
         key = jax.random.fold_in(jax.random.key(self.seed), 0)
-        state = self.solver.init(self.problem, self.x, self.y, key=key, steps=plan.steps)
-        return Drive(self.problem, self.solver, self.seed, plan, halt).go(state, shown)
+        return self.solver.init(self.problem, self.x, self.y, key=key, steps=plan.steps)
+
+    def drive(self, plan: Plan, halt: threading.Event | None = None) -> Drive:
+        """What makes it."""
+        return Drive(self.problem, self.solver, self.seed, plan, halt)
 
 
 def solve_all(jobs: Sequence[Job], plan: Plan, progress: bool = True) -> Results:
@@ -136,6 +148,13 @@ def solve_all(jobs: Sequence[Job], plan: Plan, progress: bool = True) -> Results
         except KeyboardInterrupt:
             halt.set()
             return Results([future.result() for future in futures])
+
+
+def solve_batched(jobs: Sequence[Job], plan: Plan, progress: bool = True) -> Results:
+    """Many seeds of one problem in one batched run; one that diverges is run again alone, which tells where and why."""
+    with bar(f"{len(jobs)} runs", len(jobs) * plan.steps, progress) as shown:
+        found = run_together([job.drive(plan) for job in jobs], [job.start(plan) for job in jobs], plan, shown)
+        return Results([job.run(plan, Quiet()) if r is None else r for job, r in zip(jobs, found, strict=True)])
 
 
 def _pool() -> ThreadPoolExecutor:
