@@ -21,6 +21,13 @@ def _run(solver, problem, x, y, key, steps):
     return jax.lax.fori_loop(0, steps, step, solver.start(problem, x, y, key, steps))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forget_programs():
+    """Every program holds memory maps, of which a process may have so many: those of a finished module are let go."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(scope="session")
 def run():
     """`run(solver, known, steps)` is the state then; like solvers on like problems compile once."""

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -488,8 +489,7 @@ def test_a_seed_that_diverges_in_a_batched_run_is_run_again_alone():
 def test_on_accelerators_seeds_are_batched(monkeypatch):
     called = []
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(
-        "bilevel.solve.solve_batched", lambda jobs, plan, progress: called.append([j.seed for j in jobs])
-    )
+    note = lambda jobs, plan, progress: called.append([job.seed for job in jobs])  # noqa: E731
+    monkeypatch.setattr(sys.modules["bilevel.solve"], "solve_batched", note)
     run(seeds=[4, 7])
     assert called == [[4, 7]]

@@ -72,7 +72,7 @@ def check_share(name: str, value: Any) -> None:
     """A number above 0, up to 1, or a schedule."""
     if callable(value) or tree.is_traced(value):
         return
-    if isinstance(value, str) or np.ndim(value) != 0 or not 0 < value <= 1:
+    if value is None or isinstance(value, str) or np.ndim(value) != 0 or not 0 < value <= 1:
         raise ValueError(f"{name}={value!r}: it needs a number above 0, up to 1, or a schedule.")
 
 
