@@ -26,8 +26,8 @@ def check_start(problem: Grouped, x: Any, y: tuple) -> None:
     _check_lower_start(problem, y)
     check_inside("constraint", problem.constraint, "x", x)
     for group, y_group in zip(problem.groups, y, strict=True):
-        _check_objective(problem, group, x, y_group, "upper")
-        _check_objective(problem, group, x, y_group, "lower")
+        check_objective(problem, group, x, y_group, "upper")
+        check_objective(problem, group, x, y_group, "lower")
 
 
 def check_kind(solver: Any, problem: Any) -> None:
@@ -98,7 +98,7 @@ def _check_data(problem: Grouped) -> None:
     for group in problem.groups:
         for role in ("train", "validation", "test"):
             data = getattr(getattr(group, role), "data", None)
-            if data is None or tree.is_traced(data) or bool(_all_finite(data)):
+            if data is None or tree.is_traced(data) or bool(all_finite(data)):
                 continue
             for k, i in enumerate(group.ids):
                 if not bool(tree.all_finite(getattr(group, role).task(k))):
@@ -110,14 +110,14 @@ def _check_data(problem: Grouped) -> None:
 
 def _check_lower_start(problem: Grouped, y: tuple) -> None:
     for group, y_group in zip(problem.groups, y, strict=True):
-        if tree.is_traced(y_group) or bool(_all_finite(y_group)):
+        if tree.is_traced(y_group) or bool(all_finite(y_group)):
             continue
         for k, i in enumerate(group.ids):
             if not bool(tree.all_finite(tree.index(y_group, k))):
                 raise ValueError(f"y of task {problem.names[int(i)]!r} has NaN or infinity: it needs finite numbers.")
 
 
-_all_finite = jax.jit(tree.all_finite)
+all_finite = jax.jit(tree.all_finite)
 
 
 def check_inside(argument: str, constraint: Any, name: str, point: Any) -> None:
@@ -146,7 +146,8 @@ def check_inside(argument: str, constraint: Any, name: str, point: Any) -> None:
         )
 
 
-def _check_objective(problem: Grouped, group: Group, x: Any, y: Any, level: str) -> None:
+def check_objective(problem: Grouped, group: Group, x: Any, y: Any, level: str) -> None:
+    """One number, real and finite at the start, from a function that takes these shapes."""
     called = problem.calls[level]
     function: Callable = getattr(group, level)
     source = group.validation if level == "upper" else group.train
@@ -162,7 +163,7 @@ def _check_objective(problem: Grouped, group: Group, x: Any, y: Any, level: str)
 
     has_rows = bool(jax.tree.leaves(source))
     try:
-        out = jax.eval_shape(on_one_row if has_rows else lambda: _losses(group, x, y, level))
+        out = jax.eval_shape(on_one_row if has_rows else lambda: losses(group, x, y, level))
     except Exception as error:  # whatever the user's function raises
         y_one = jax.eval_shape(lambda y: tree.index(y, 0), y)
         point = f"x = {tree.describe(x)}" + (f" and y = {tree.describe(y_one)}" if jax.tree.leaves(y) else "")
@@ -173,7 +174,7 @@ def _check_objective(problem: Grouped, group: Group, x: Any, y: Any, level: str)
         raise TypeError(f"{what} must return a real floating-point number; it returns {out.dtype}.")
     if tree.is_traced((x, y, problem)):
         return
-    values = np.asarray(_losses(group, x, y, level))
+    values = np.asarray(losses(group, x, y, level))
     if not np.all(np.isfinite(values)):
         k = int(np.argmin(np.isfinite(values)))
         raise ValueError(
@@ -185,7 +186,7 @@ def _check_objective(problem: Grouped, group: Group, x: Any, y: Any, level: str)
 
 
 @functools.partial(jax.jit, static_argnames="level")
-def _losses(group: Group, x: Any, y: Any, level: str) -> jax.Array:
+def losses(group: Group, x: Any, y: Any, level: str) -> jax.Array:
     """The losses of a group on all its data, which is an argument: as a constant it would take seconds to compile."""
     source = group.validation if level == "upper" else group.train
     return group.losses(getattr(group, level), source, x, y)

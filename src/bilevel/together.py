@@ -48,9 +48,10 @@ def run_together(drives: Sequence[Drive], states: Sequence[Any], plan: Plan, sho
     step, status, message = 0, "finished", ""
 
     def look(started: bool = False) -> None:
-        for i in np.flatnonzero(np.asarray(runs.finite)):
-            records[i].add(step, tree.index(runs, i), started=started)
-            parts[i].show(step, records[i].worst, records[i].mean)
+        for i, finite in enumerate(np.asarray(runs.finite)):
+            if finite:
+                records[i].add(step, tree.index(runs, i), started=started)
+                parts[i].show(step, records[i].worst, records[i].mean)
 
     look(started=True)
     try:

@@ -61,7 +61,7 @@ def in_values(problem: Problem, x: Any, y: tuple) -> Iterator[Finding]:
 
 
 def _finite(values: Any) -> bool:
-    return bool(checks._all_finite(values))
+    return bool(checks.all_finite(values))
 
 
 def in_constraint(problem: Problem, x: Any) -> Iterator[Finding]:
@@ -83,7 +83,7 @@ def in_losses(problem: Problem, x: Any, y: tuple) -> Iterator[Finding]:
 def _in_loss(problem: Problem, group: Group, x: Any, y: Any, level: str) -> Iterator[Finding]:
     names = [problem.names[int(i)] for i in group.ids]
     try:
-        checks._check_objective(problem, group, x, y, level)
+        checks.check_objective(problem, group, x, y, level)
     except (ValueError, TypeError) as error:
         values = _losses(group, x, y, level)
         broken = ~np.isfinite(values)
@@ -101,7 +101,7 @@ def _in_loss(problem: Problem, group: Group, x: Any, y: Any, level: str) -> Iter
 def _losses(group: Group, x: Any, y: Any, level: str) -> np.ndarray:
     """One number per task, or none where there is no such thing."""
     try:
-        values = np.asarray(checks._losses(group, x, y, level))
+        values = np.asarray(checks.losses(group, x, y, level))
     except Exception:  # whatever the user's function raises; it has been reported
         return np.zeros(0)
     return values if values.shape == (group.size,) and np.issubdtype(values.dtype, np.floating) else np.zeros(0)
