@@ -1,5 +1,7 @@
 """Data to run on."""
 
+from bilevel.datasets.fashion_mnist import FashionMNIST, fashion_mnist, fashion_pairs
 from bilevel.datasets.letter import Letter, letter, letter_pairs
+from bilevel.datasets.sinusoids import Wave, sinusoids
 
-__all__ = ["Letter", "letter", "letter_pairs"]
+__all__ = ["FashionMNIST", "Letter", "Wave", "fashion_mnist", "fashion_pairs", "letter", "letter_pairs", "sinusoids"]

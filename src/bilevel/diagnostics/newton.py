@@ -1,8 +1,9 @@
-"""The lower problems solved to tolerance, on all the data, by Newton's method with conjugate gradients.
+"""The lower problems solved to tolerance, on all the data, by Newton's method.
 
 For one task, with A the Hessian and s the slope of g in y:
 
-    (1)  d ~ -A^-1 s      conjugate gradients, until the residual is a small part of s or the curvature is not positive
+    (1)  d ~ -A^-1 s      for small y by a Cholesky factorisation of A, straight down where it has none; for larger y by
+                          conjugate gradients, until the residual is a small part of s or the curvature not positive
     (2)  y <- y + t d     t = 1, 1/2, 1/4, ... until g, or where g no longer tells, |s|, has fallen enough
 
 Near y* the step d is the distance to it, which tells when to stop and how well y* is known.
@@ -22,6 +23,7 @@ from bilevel.problem import Problem, TaskView
 
 NEWTON_STEPS = 100
 HALVINGS = 25
+DENSE = 512  # numbers in y up to which A is built: all its columns share what g computes of x and the data
 SUFFICIENT = 1e-4  # the part of the promised decrease that a step must bring
 
 
@@ -76,11 +78,25 @@ def newton(task: TaskView, x: Any, y: Any) -> Ended:
     wanted, eps = tolerance(flat.dtype), jnp.finfo(flat.dtype).eps
     scale = jnp.linalg.norm(slope)
 
-    def advance(here: Place) -> Place:
+    def direct(here: Place) -> tuple[jax.Array, jax.Array]:
+        factor = jnp.linalg.cholesky(jax.hessian(lambda flat: task.lower(x, unravel(flat), None))(here.y))
+        direction = -jax.scipy.linalg.cho_solve((factor, True), here.slope)
+        return direction, jnp.all(jnp.isfinite(direction))
+
+    def iterative(here: Place) -> tuple[jax.Array, jax.Array]:
         product = lambda v: ravel_pytree(hessian_product(task.lower, x, unravel(here.y), unravel(v), None))[0]  # noqa: E731
-        size = jnp.linalg.norm(here.slope)
-        part = jnp.clip(size / jnp.where(scale > 0, scale, 1), 1e-3, 0.1)
-        direction, solved = descent(product, here.slope, part)
+        part = jnp.clip(jnp.linalg.norm(here.slope) / jnp.where(scale > 0, scale, 1), 1e-3, 0.1)
+        return descent(product, here.slope, part)
+
+    def towards(here: Place) -> tuple[jax.Array, jax.Array]:
+        if flat.size > DENSE:
+            return iterative(here)
+        direction, positive = direct(here)
+        # Down along the slope where A has no factor: under vmap a choice computes both, and both is far more.
+        return jnp.where(positive, direction, -here.slope), positive
+
+    def advance(here: Place) -> Place:
+        direction, solved = towards(here)
         y, value, slope, moved = search(evaluate, here, direction)
         error = jnp.linalg.norm(direction)
         reach = 1 + jnp.linalg.norm(here.y)

@@ -13,11 +13,14 @@ from bilevel.problems.hyperparameters import FourierLogistic, Ready, hyperparame
 from bilevel.problems.meta_learning import maml
 from bilevel.problems.multitask import LinearModel, logistic, multitask
 from bilevel.problems.quadratic import random_quadratics
+from bilevel.problems.representation import MLP, Heads, representation, sinusoid_regression
 from bilevel.problems.single_level import adapted_ball, reduced_ball
 
 __all__ = [
+    "MLP",
     "AUCModel",
     "FourierLogistic",
+    "Heads",
     "Known",
     "LinearModel",
     "Ready",
@@ -34,5 +37,7 @@ __all__ = [
     "opposed_slopes",
     "random_quadratics",
     "reduced_ball",
+    "representation",
     "shrinkage",
+    "sinusoid_regression",
 ]

@@ -1,0 +1,78 @@
+"""Sinusoid regression: tasks a sin(w t - phase) with easy (small) and hard (large) amplitudes.
+
+Reference: Finn, Abbeel, Levine, "Model-agnostic meta-learning for fast adaptation of deep networks", ICML 2017; easy
+and hard tasks as in Collins, Mokhtari, Shakkottai, "Task-robust model-agnostic meta-learning", NeurIPS 2020, and in Gu
+et al., ICLR 2023, appendix C.1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bilevel.grouping import Task
+from bilevel.sources import Generator
+
+EASY, HARD = (0.1, 1.05), (4.95, 5.0)  # ranges of the amplitude
+REACH = 5.0  # t lies in [-REACH, REACH]
+GRID = 100  # points that a loss is measured on
+
+
+class Wave(NamedTuple):
+    """a sin(frequency t - phase)."""
+
+    amplitude: Any
+    frequency: Any
+    phase: Any
+
+    def at(self, t: Any) -> Any:
+        """Its value."""
+        return self.amplitude * jnp.sin(self.frequency * t - self.phase)
+
+
+def sample(wave: Wave, key: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+    """`size` points, uniform, and the wave there."""
+    t = jax.random.uniform(key, (size,), jnp.result_type(float), minval=-REACH, maxval=REACH)
+    return t, wave.at(t)
+
+
+def sinusoids(
+    tasks: int = 3, hard: int = 1, seed: int = 0, frequencies: tuple[float, float] = (1.0, 3.0)
+) -> list[Task]:
+    """Sinusoid tasks. Both levels draw fresh points in every step; test rows are 100 equally spaced points.
+
+    Args:
+        tasks: how many.
+        hard: how many of them have a large amplitude; they come last.
+        seed: of amplitudes and phases: other seeds are unseen tasks.
+        frequencies: the range that each task's frequency is drawn from; (1, 1) is the formula that the paper prints.
+
+    Phases are uniform in [0, pi].
+
+    >>> [task.name for task in sinusoids(3)]
+    ['easy 0', 'easy 1', 'hard 0']
+    """
+    for name, value, least in (("tasks", tasks, 1), ("hard", hard, 0)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= tasks:
+            raise ValueError(f"sinusoids({name}={value!r}): it needs a whole number from {least}, up to the tasks.")
+    generator = np.random.default_rng(seed)
+    found = []
+    for i in range(tasks):
+        low, high = EASY if i < tasks - hard else HARD
+        wave = Wave(
+            float(generator.uniform(low, high)),
+            float(generator.uniform(*frequencies)),
+            float(generator.uniform(0.0, np.pi)),
+        )
+        name = f"easy {i}" if i < tasks - hard else f"hard {i - tasks + hard}"
+        source = Generator(sample, wave)
+        found.append(Task(source, source, test=_grid(wave), name=name))
+    return found
+
+
+def _grid(wave: Wave) -> tuple[jax.Array, jax.Array]:
+    t = jnp.linspace(-REACH, REACH, GRID)
+    return t, wave.at(t)

@@ -1,0 +1,165 @@
+"""Robust representation learning: one network for all tasks, a linear head for each.
+
+With phi_x the network and y_i the head of task i,
+
+    g_i(x, y) = mean loss of phi_x(inputs) y on training rows + penalty of y
+    f_i(x, y) = mean loss of phi_x(inputs) y on validation rows
+
+Reference: Gu, Lu, Ram, Weng, ICLR 2023, section 4, "Representation learning", and appendix C.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bilevel.grouping import Task
+from bilevel.problem import Problem
+from bilevel.problems.hyperparameters import Ready
+
+Network = Callable[[Any, jax.Array], jax.Array]  # (x, inputs) -> features, one row each
+Loss = Callable[[jax.Array, jax.Array], jax.Array]  # (outputs, targets) -> one number
+
+
+def cross_entropy(outputs: jax.Array, labels: jax.Array) -> jax.Array:
+    """The mean cross-entropy of class scores."""
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(outputs, labels))
+
+
+def softmax_cross_entropy_twice(outputs: jax.Array, labels: jax.Array) -> jax.Array:
+    """Cross-entropy applied to probabilities as if they were scores, as the paper's public scripts do.
+
+    With two classes it never falls below ln(1 + 1/e) = 0.3133, and it is not convex in the head.
+    """
+    return cross_entropy(jax.nn.softmax(outputs), labels)
+
+
+def squared_error(outputs: jax.Array, targets: jax.Array) -> jax.Array:
+    """The mean squared error of one output a row."""
+    return jnp.mean((outputs[:, 0] - targets) ** 2)
+
+
+def square(y: jax.Array) -> jax.Array:
+    """|y|^2."""
+    return jnp.sum(y**2)
+
+
+def length(y: jax.Array) -> jax.Array:
+    """|y|, smooth at 0: the penalty of the paper's sinusoids, which is not strongly convex."""
+    return jnp.sqrt(jnp.sum(y**2) + 1e-12)
+
+
+@dataclasses.dataclass(frozen=True)
+class MLP:
+    """Dense layers with ReLU between them, and after the last one too if `active`.
+
+    x is a list of matrices, or of {"w": matrix, "b": vector} with `bias`. Bytes are taken as pixels, over 255.
+    """
+
+    layers: tuple[int, ...]
+    active: bool = True
+    bias: bool = False
+
+    def init(self, seed: int = 0, dtype: Any = jnp.float32) -> list[Any]:
+        """Normal entries of variance 2 / inputs; zero biases."""
+        generator = np.random.default_rng(seed)
+        pairs = zip(self.layers[:-1], self.layers[1:], strict=True)
+        w = [jnp.asarray(generator.normal(size=pair) * (2 / pair[0]) ** 0.5, dtype) for pair in pairs]
+        return [{"w": m, "b": jnp.zeros(m.shape[1], dtype)} for m in w] if self.bias else w
+
+    def __call__(self, x: list[Any], inputs: jax.Array) -> jax.Array:
+        """The features of a batch."""
+        first = jax.tree.leaves(x)[0]
+        pixels = jnp.issubdtype(inputs.dtype, jnp.integer)
+        features = inputs.astype(first.dtype) / 255 if pixels else inputs
+        features = features[:, None] if features.ndim == 1 else features
+        for i, layer in enumerate(x):
+            features = features @ layer["w"] + layer["b"][None] if self.bias else features @ layer
+            if self.active or i < len(x) - 1:
+                features = jax.nn.relu(features)
+        return features
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads:
+    """The two losses of a network and linear heads y of shape (features, outputs)."""
+
+    network: Network
+    loss: Loss
+    ridge: float
+    penalty: Callable[[jax.Array], jax.Array]
+
+    def upper(self, x: Any, y: jax.Array, batch: Any) -> jax.Array:
+        """The mean loss."""
+        inputs, targets = batch
+        return self.loss(self.network(x, inputs) @ y, targets)
+
+    def lower(self, x: Any, y: jax.Array, batch: Any) -> jax.Array:
+        """The same with the penalty of the head."""
+        return self.upper(x, y, batch) + self.ridge * self.penalty(y)
+
+
+@functools.cache
+def _heads(*options: Any) -> Heads:
+    """One object for equal arguments: JAX tells functions apart by identity, and equal ones should compile once."""
+    return Heads(*options)
+
+
+def representation(
+    tasks: Sequence[Task],
+    layers: Sequence[int] = (784, 100),
+    outputs: int = 2,
+    loss: Loss = cross_entropy,
+    ridge: float = 5e-4,
+    penalty: Callable[[jax.Array], jax.Array] = square,
+    active: bool = True,
+    bias: bool = False,
+    lower_batch: int | None = 8,
+    upper_batch: int | None = 128,
+    seed: int = 0,
+) -> Ready:
+    """Representation learning with dense layers; the defaults are the paper's for FashionMNIST.
+
+    Args:
+        tasks: rows (inputs, targets), as `datasets.fashion_pairs` and `datasets.sinusoids` give.
+        layers: sizes, from the inputs to the features.
+        outputs: of every head: classes, or 1 for regression.
+        loss: of (outputs, targets).
+        ridge: strength of the heads' penalty.
+        penalty: of a head.
+        active: ReLU after the last layer too.
+        bias: layers with biases.
+        lower_batch: training rows per step and task.
+        upper_batch: validation rows per step and task.
+        seed: of the first network and the first heads.
+
+    >>> from bilevel.datasets import sinusoids
+    >>> ready = sinusoid_regression(sinusoids(3))
+    >>> [leaf.shape for leaf in jax.tree.leaves(ready.x)]
+    [(80,), (1, 80), (80,), (80, 80), (10,), (80, 10)]
+    """
+    network = MLP(tuple(layers), active, bias)
+    x = network.init(seed)
+    generator = np.random.default_rng(seed + 1)
+    # All heads start alike, as the paper intends.
+    y = jnp.asarray(generator.normal(size=(layers[-1], outputs)) / layers[-1] ** 0.5, jax.tree.leaves(x)[0].dtype)
+    heads = _heads(network, loss, ridge, penalty)
+    tasks = [dataclasses.replace(task, y=y) for task in tasks]
+    problem = Problem(heads.upper, heads.lower, tasks, lower_batch=lower_batch, upper_batch=upper_batch)
+    return Ready(problem, x)
+
+
+def sinusoid_regression(tasks: Sequence[Task], batch: int = 10, seed: int = 0, **options: Any) -> Ready:
+    """The paper's sinusoids: 1 -> 80 -> 80 -> 10 with biases, linear heads, penalty 0.01 |y|, batches of 10."""
+    paper = {"ridge": 0.01, "penalty": length, "active": False, "bias": True}
+    layers = (1, 80, 80, 10)
+    return representation(
+        tasks, layers, 1, squared_error, lower_batch=batch, upper_batch=batch, seed=seed, **paper | options
+    )
