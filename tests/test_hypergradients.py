@@ -10,6 +10,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import bilevel as bl
+from bilevel.group import UpperSample
 from bilevel.hypergradients import (
     ConjugateGradient,
     Direct,
@@ -21,7 +22,6 @@ from bilevel.hypergradients import (
 )
 from bilevel.hypergradients.neumann import Series, sum_series
 from bilevel.oracles import Upper, Walk
-from bilevel.problem import UpperSample
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0)
 KEY = jax.random.key(0)

@@ -10,10 +10,10 @@ import pytest
 
 import bilevel as bl
 from bilevel import start
+from bilevel.group import UpperSample
 from bilevel.hypergradients import ConjugateGradient, Direct, Exact, Neumann, RandomNeumann, Tracked
 from bilevel.hypergradients.neumann import Series, sum_series
 from bilevel.oracles import Upper
-from bilevel.problem import UpperSample
 from bilevel.trackers import Storm
 from bilevel.weightings import SimplexAscent
 

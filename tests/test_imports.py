@@ -83,7 +83,9 @@ def test_solvers_do_not_know_the_driver():
         assert not KNOWS[name] & ABOVE_SOLVERS, name
 
 
-@pytest.mark.parametrize("name", ["tree", "parts", "sources", "grouping", "problem", "derivatives", "oracles"])
+@pytest.mark.parametrize(
+    "name", ["tree", "parts", "sources", "grouping", "group", "naming", "problem", "derivatives", "oracles"]
+)
 def test_what_all_stand_on_does_not_know_who_stands_on_it(name):
     assert not KNOWS[name] & (ABOVE_SOLVERS | {"solvers", "rates", "curvature", "checks", "start"})
 

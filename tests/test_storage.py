@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 import bilevel as bl
 from bilevel import storage, structure
 from bilevel.hypergradients import Direct
-from bilevel.problem import Names, TaskValues
+from bilevel.naming import Names, TaskValues
 from bilevel.result import History, Iterate, Result
 
 NAMES = ["north", "east", "süd / ~ \N{SNOWMAN}"]  # the second is alone in its group

@@ -14,7 +14,8 @@ import numpy as np
 import optax
 
 from bilevel import tree
-from bilevel.problem import Group, Grouped, Problem
+from bilevel.group import Group
+from bilevel.problem import Grouped, Problem
 from bilevel.sources import Generator, Ragged
 
 LARGE = 2e9  # bytes that deserve a warning
@@ -217,3 +218,14 @@ def _first_line(error: BaseException) -> str:
 def _describe_return(out: Any) -> str:
     one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), out)
     return tree.describe(one)
+
+
+def check_replay(rule: Callable[[Any], optax.GradientTransformation]) -> None:
+    """Refuses a rule whose derivative at a zero gradient is NaN, as Adam's is with eps_root = 0."""
+    transformation, zero = rule(0.1), jnp.zeros(())
+    slope = jax.grad(lambda g: optax.tree.sum(transformation.update(g, transformation.init(zero), zero)[0]))(zero)
+    if not bool(jnp.all(jnp.isfinite(slope))):
+        raise ValueError(
+            "lower_rule cannot be differentiated at a zero gradient (its derivative there is NaN), which Unrolled "
+            "needs: for Adam give eps_root, as in functools.partial(optax.adam, eps_root=1e-8)."
+        )

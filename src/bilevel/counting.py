@@ -26,8 +26,9 @@ from jax.extend.core import Primitive
 from jax.flatten_util import ravel_pytree
 from jax.interpreters import ad, batching, mlir
 
+from bilevel.group import Group
 from bilevel.parts import part
-from bilevel.problem import Group, Problem
+from bilevel.problem import Problem
 from bilevel.sources import Arrays, Block, Ragged, Sample, Source, loss_on
 
 UPPER, LOWER = ("upper_values", "upper_gradients"), ("lower_values", "lower_gradients")

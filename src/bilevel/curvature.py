@@ -15,10 +15,11 @@ import optax
 
 from bilevel import tree
 from bilevel.derivatives import hessian_product, largest_curvature, response, stretch
+from bilevel.group import TaskView, UpperSample
 from bilevel.hypergradients.conjugate_gradient import ConjugateGradient
 from bilevel.linear import conjugate_gradient
 from bilevel.oracles import Upper
-from bilevel.problem import Problem, TaskView, UpperSample
+from bilevel.problem import Problem
 
 MEASURING_BATCH = 128  # rows to measure with, where steps draw fewer: noise makes curvature look larger
 

@@ -16,7 +16,8 @@ from bilevel.problem import Grouped
 from bilevel.progress import Bar
 from bilevel.recorder import Recorder
 from bilevel.result import Result
-from bilevel.solvers.base import Info, measure
+from bilevel.solvers.base import measure
+from bilevel.solvers.protocol import Info
 
 Callback = Callable[[dict[str, Any]], Any]
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from bilevel import tree
 from bilevel.problem import Grouped
-from bilevel.solvers.base import Info
+from bilevel.solvers.protocol import Info
 
 AVERAGE_POWER = 3  # weights ~ k^3: nearly half of the run counts, its end the most
 

@@ -16,9 +16,11 @@ import jax
 import numpy as np
 
 from bilevel import grouping
+from bilevel.group import Group, TaskView
 from bilevel.grouping import Task
+from bilevel.naming import Names
 from bilevel.parts import leaf, part
-from bilevel.problem import Group, Grouped, Names, TaskView
+from bilevel.problem import Grouped
 from bilevel.sources import Sample
 
 Loss = Callable[[Any, Any], jax.Array]

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from bilevel import grouping, start
 from bilevel.constraints import Unconstrained
 from bilevel.grouping import Task
-from bilevel.problem import Grouped, Names
+from bilevel.naming import Names
+from bilevel.problem import Grouped
 
 
 class BlockPoint(NamedTuple):

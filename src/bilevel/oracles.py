@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bilevel.group import TaskView, UpperSample
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.problem import Problem, TaskView, UpperSample
+from bilevel.problem import Problem
 from bilevel.sources import Sample
 
 Rule = Callable[[Any], optax.GradientTransformation]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bilevel.problem import Grouped, TaskValues
+from bilevel.naming import TaskValues
+from bilevel.problem import Grouped
 
 if TYPE_CHECKING:
     import pandas

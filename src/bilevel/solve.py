@@ -17,7 +17,7 @@ from bilevel.problem import Grouped
 from bilevel.progress import Bar, Quiet, bar
 from bilevel.result import Result
 from bilevel.results import Results
-from bilevel.solvers.base import Solver
+from bilevel.solvers.protocol import Solver
 from bilevel.together import run_together
 
 

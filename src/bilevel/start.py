@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from bilevel import tree
+from bilevel.group import Group
 from bilevel.grouping import Task
-from bilevel.problem import Group, Grouped
+from bilevel.problem import Grouped
 
 
 def arrays(point: Any, name: str) -> Any:

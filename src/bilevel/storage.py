@@ -26,7 +26,7 @@ import numpy as np
 import optax
 
 from bilevel import structure
-from bilevel.problem import Names, TaskValues
+from bilevel.naming import Names, TaskValues
 from bilevel.structure import Arrays
 
 FORMAT, VERSION = "bilevel.result", 1  # a higher version is refused

@@ -16,9 +16,10 @@ from bilevel import checks, curvature, rates, start
 from bilevel.diagnostics.points import check_is_problem, check_seed
 from bilevel.diagnostics.unseen import problem_of
 from bilevel.grouping import Task, TaskStack
+from bilevel.naming import TaskValues
 from bilevel.oracles import Rule, Walk, descend
 from bilevel.parts import Rate, leaf, part, rate_at
-from bilevel.problem import Problem, TaskValues
+from bilevel.problem import Problem
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel import checks, tree
-from bilevel.problem import Group, Problem
+from bilevel.group import Group
+from bilevel.problem import Problem
 from bilevel.sources import Arrays, Ragged
 
 ROWS = 5  # in the batch on which a loss is compared with the mean of its rows

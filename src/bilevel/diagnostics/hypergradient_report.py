@@ -20,7 +20,8 @@ from bilevel.diagnostics.spectrum import lower_spectra
 from bilevel.diagnostics.text import columns, lower_remarks
 from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.problem import Names, Problem
+from bilevel.naming import Names
+from bilevel.problem import Problem
 
 TRACKED = Tracked()  # the estimator that solvers have by default
 SHOWN = 10  # tasks, in the text

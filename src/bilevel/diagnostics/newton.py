@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from bilevel.derivatives import hessian_product
-from bilevel.problem import Problem, TaskView
+from bilevel.group import TaskView
+from bilevel.problem import Problem
 
 NEWTON_STEPS = 100
 HALVINGS = 25

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel import checks, start, tree
-from bilevel.problem import Problem, TaskValues
+from bilevel.naming import TaskValues
+from bilevel.problem import Problem
 
 
 def check_is_problem(caller: str, problem: Any) -> None:

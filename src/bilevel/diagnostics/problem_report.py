@@ -15,7 +15,8 @@ from bilevel.diagnostics.faults import Finding
 from bilevel.diagnostics.points import check_is_problem
 from bilevel.diagnostics.spectrum import is_strongly_convex, lower_spectra
 from bilevel.diagnostics.text import columns
-from bilevel.problem import Names, Problem
+from bilevel.naming import Names
+from bilevel.problem import Problem
 
 SHOWN = 10  # tasks, in the text
 ILL = 1e4  # a condition from which on lower steps take thousands

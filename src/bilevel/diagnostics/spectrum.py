@@ -11,7 +11,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from bilevel.derivatives import hessian_product
-from bilevel.problem import Problem, TaskView
+from bilevel.group import TaskView
+from bilevel.problem import Problem
 
 DENSE = 128  # up to so many numbers in y, all eigenvalues are computed
 ITERATIONS = 60

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import jax
 
-from bilevel.problem import TaskView, UpperSample
+from bilevel.group import TaskView, UpperSample
 
 State = Any
 

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from bilevel.derivatives import hessian_product
+from bilevel.group import TaskView, UpperSample
 from bilevel.hypergradients.base import Implicit, check_count, upper_gradient
 from bilevel.hypergradients.exact import Solved
 from bilevel.linear import conjugate_gradient
 from bilevel.parts import leaf, part
-from bilevel.problem import TaskView, UpperSample
 
 
 @part

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import optax
 
 from bilevel.derivatives import hessian_product, largest_curvature
+from bilevel.group import TaskView, UpperSample
 from bilevel.hypergradients.base import Implicit, check_count, check_rate, upper_gradient
 from bilevel.parts import leaf, part
-from bilevel.problem import TaskView, UpperSample
 
 
 class Series(NamedTuple):

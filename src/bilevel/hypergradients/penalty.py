@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import optax
 
 from bilevel.derivatives import stretch
+from bilevel.group import TaskView, UpperSample
 from bilevel.hypergradients.base import check_count, check_rate
 from bilevel.parts import Rate, leaf, part, rate_at
-from bilevel.problem import TaskView, UpperSample
 from bilevel.sources import Sample
 
 

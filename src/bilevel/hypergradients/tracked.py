@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from bilevel.derivatives import hessian_product
+from bilevel.group import TaskView, UpperSample
 from bilevel.hypergradients.base import Implicit, check_count, check_rate, upper_gradient
 from bilevel.hypergradients.exact import Solved
 from bilevel.parts import leaf, part
-from bilevel.problem import TaskView, UpperSample
 from bilevel.sources import Sample
 
 

@@ -6,7 +6,7 @@ A solver inherits `BilevelSolver` and writes `step(problem, state, key) -> (stat
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,8 @@ from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.base import Hypergradient
 from bilevel.oracles import Evaluation, Rule, Upper, Walk, descend, draw_steps, first_of
 from bilevel.parts import Rate, leaf, part, rate_at
-from bilevel.problem import Grouped, Problem
+from bilevel.problem import Problem
+from bilevel.solvers.protocol import Info
 from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
 
@@ -37,46 +38,6 @@ class State(NamedTuple):
     weighting: Any
     automatic: rates.Automatic
     trackers: Any = ()
-
-
-class Info(NamedTuple):
-    """What a step saw."""
-
-    losses: jax.Array  # f_i on the step's sample
-    direction_norm: jax.Array
-    upper_rate: jax.Array
-    lower_rate: jax.Array  # one per task
-    weights_rate: jax.Array
-
-
-class Solver(Protocol):
-    """What the driver asks of a solver; a state has step, x, y and weights."""
-
-    @property
-    def problem_type(self) -> type[Grouped]:
-        """The kind of problem that it solves."""
-        ...
-
-    @property
-    def chooses_rates(self) -> bool:
-        """Whether a rate of None is chosen for the user."""
-        ...
-
-    def init(self, problem: Any, x: Any, y: Any = None, *, key: jax.Array, steps: int) -> Any:
-        """Validates everything and returns the first state."""
-        ...
-
-    def measures(self, state: Any) -> bool:
-        """Whether `refresh` has anything to measure."""
-        ...
-
-    def refresh(self, problem: Any, state: Any, key: jax.Array, iterations: Any = 1) -> Any:
-        """Between chunks of steps: measures again what automatic rates need."""
-        ...
-
-    def step(self, problem: Any, state: Any, key: jax.Array) -> tuple[Any, Info]:
-        """One step."""
-        ...
 
 
 class Lowered(NamedTuple):
@@ -155,7 +116,7 @@ class BilevelSolver:
         if self.hypergradient.needs_replay:
             if not self.replays:
                 raise ValueError(f"{name}(hypergradient={self.hypergradient}): {name} has no lower steps to replay.")
-            _check_replay(self.lower_rule)
+            checks.check_replay(self.lower_rule)
 
     def check_size(self, problem: Problem, x: Any, y: tuple) -> None:
         """Refuses, or warns of, more memory than there is; for solvers that keep much."""
@@ -306,14 +267,3 @@ def _start(solver: BilevelSolver, problem: Problem, x: Any, y: tuple, key: jax.A
 def measure(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array, iterations: Any) -> State:
     """`solver.refresh`, compiled; the number of iterations is data, so that first and later measurements are one."""
     return solver.refresh(problem, state, key, iterations)
-
-
-def _check_replay(rule: Rule) -> None:
-    """Refuses a rule whose derivative at a zero gradient is NaN, as Adam's is with eps_root = 0."""
-    transformation, zero = rule(0.1), jnp.zeros(())
-    slope = jax.grad(lambda g: optax.tree.sum(transformation.update(g, transformation.init(zero), zero)[0]))(zero)
-    if not bool(jnp.all(jnp.isfinite(slope))):
-        raise ValueError(
-            "lower_rule cannot be differentiated at a zero gradient (its derivative there is NaN), which Unrolled "
-            "needs: for Adam give eps_root, as in functools.partial(optax.adam, eps_root=1e-8)."
-        )

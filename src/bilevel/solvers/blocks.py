@@ -9,11 +9,11 @@ import jax.numpy as jnp
 
 from bilevel import tree
 from bilevel.constraints import Ball
+from bilevel.group import Group, TaskView, UpperSample
 from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.base import implicit
 from bilevel.hypergradients.exact import Solved
 from bilevel.multiblock import BlockPoint, MultiBlockProblem
-from bilevel.problem import Group, TaskView, UpperSample
 
 
 class Visited(NamedTuple):

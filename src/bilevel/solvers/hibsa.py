@@ -35,8 +35,8 @@ from bilevel import tree
 from bilevel.constraints import Ball, Product, Simplex
 from bilevel.minmax import MinMaxProblem
 from bilevel.parts import Power, Rate, leaf, part, rate_at
-from bilevel.solvers.base import Info
 from bilevel.solvers.card import Card
+from bilevel.solvers.protocol import Info
 from bilevel.solvers.single import SingleLevelSolver, State, without_lower
 
 

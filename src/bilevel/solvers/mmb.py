@@ -34,9 +34,9 @@ import optax
 from bilevel import checks, start
 from bilevel.multiblock import BlockPoint, MultiBlockProblem
 from bilevel.parts import Rate, leaf, part, rate_at
-from bilevel.solvers.base import Info
 from bilevel.solvers.blocks import BlockMove
 from bilevel.solvers.card import Card
+from bilevel.solvers.protocol import Info
 
 
 class State(NamedTuple):

@@ -29,9 +29,10 @@ import jax.numpy as jnp
 import optax
 
 from bilevel import checks
+from bilevel.group import Group, TaskView
 from bilevel.oracles import Evaluation
 from bilevel.parts import part
-from bilevel.problem import Group, Problem, TaskView
+from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Lowered, State
 from bilevel.solvers.card import Card
 from bilevel.solvers.soba import SOBA

@@ -16,7 +16,7 @@ from bilevel import checks, start
 from bilevel.minmax import MinMaxProblem
 from bilevel.oracles import Rule
 from bilevel.parts import Rate, leaf, part, rate_at
-from bilevel.solvers.base import Info
+from bilevel.solvers.protocol import Info
 from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
 

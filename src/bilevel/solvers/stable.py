@@ -30,11 +30,12 @@ from jax.flatten_util import ravel_pytree
 
 from bilevel import checks, tree
 from bilevel.derivatives import Second, second
+from bilevel.group import TaskView
 from bilevel.hypergradients import Direct
 from bilevel.hypergradients.base import Hypergradient, upper_gradient
 from bilevel.oracles import Evaluation, lower_gradients
 from bilevel.parts import Rate, leaf, part, rate_at
-from bilevel.problem import Problem, TaskView
+from bilevel.problem import Problem
 from bilevel.solvers.base import BilevelSolver, Info, Lowered, State
 from bilevel.solvers.card import Card
 from bilevel.weightings import Average

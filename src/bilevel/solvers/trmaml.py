@@ -30,8 +30,8 @@ import jax.numpy as jnp
 from bilevel import checks
 from bilevel.minmax import MinMaxProblem
 from bilevel.parts import part
-from bilevel.solvers.base import Info
 from bilevel.solvers.card import Card
+from bilevel.solvers.protocol import Info
 from bilevel.solvers.single import SingleLevelSolver, State, weighted_slope
 
 
