@@ -228,7 +228,8 @@ def by_hand(shape: Shape, estimator: Any, rates: Rates, steps: int) -> Callable[
                 return total + rates.v * rest, rest - rates.v * hessian_product(x, y, rest, fresh)
 
             right = each(jax.grad(f, 1))(x, y, batch)
-            total, _ = jax.lax.fori_loop(0, estimator.terms, term, (jnp.zeros_like(right), right))
+            total, rest = jax.lax.fori_loop(0, estimator.terms - 1, term, (jnp.zeros_like(right), right))
+            total = total + rates.v * rest
             direction, losses = implicit_gradient(x, y, total, weights, batch, lower_batch)
 
         x = jax.tree.map(lambda a, d: a - rates.upper * d, x, direction)

@@ -72,17 +72,22 @@ def sum_series(
     """Sum over q < terms of coefficient(q) r_q / L_q."""
     right = upper_gradient(task, x, y, sample)
 
-    def add(q: jax.Array, carry: tuple) -> tuple:
+    def add(q: Any, v: Any, r: Any, curvature: jax.Array) -> tuple[Any, Any]:
+        scale = 1 / jnp.where(curvature > 0, curvature, 1) if lr is None else lr
+        return scale, jax.tree.map(lambda v, r: v + (coefficient(q) * scale * r).astype(v.dtype), v, r)
+
+    def go_on(q: jax.Array, carry: tuple) -> tuple:
         v, r, curvature = carry
         image = hessian_product(task.lower, x, y, r, task.draw(jax.random.fold_in(sample.key, q)))
         before = optax.tree.norm(r)
         seen = jnp.where(before > 0, optax.tree.norm(image) / jnp.where(before > 0, before, 1), 0)
         curvature = jnp.maximum(0.999 * curvature, seen).astype(curvature.dtype)
-        scale = 1 / jnp.where(curvature > 0, curvature, 1) if lr is None else lr
-        v = jax.tree.map(lambda v, r: v + (coefficient(q) * scale * r).astype(v.dtype), v, r)
+        scale, v = add(q, v, r, curvature)
         r = jax.tree.map(lambda r, a: r - (scale * a).astype(r.dtype), r, image)
         return v, r, curvature
 
+    # The last term needs no product after it, but its scale, where that is not given, needs one.
+    products = terms if lr is None else terms - 1
     zero = jax.tree.map(jnp.zeros_like, right)
-    v, _, curvature = jax.lax.fori_loop(0, terms, add, (zero, right, curvature))
-    return Series(v, curvature)
+    v, r, curvature = jax.lax.fori_loop(0, products, go_on, (zero, right, curvature))
+    return Series(v if lr is None else add(terms - 1, v, r, curvature)[1], curvature)
