@@ -21,6 +21,8 @@ from bilevel.linear import conjugate_gradient
 from bilevel.oracles import Upper
 from bilevel.problem import Problem
 
+TOLD = 1.2  # a step bends more than L says where it bends so many times as much
+DOUBLINGS = 60
 MEASURING_BATCH = 128  # rows to measure with, where steps draw fewer: noise makes curvature look larger
 
 
@@ -38,6 +40,16 @@ class Condition(NamedTuple):
     largest: jax.Array  # L_i
     high: Any  # the directions they lie in
     low: Any
+
+
+class Probe(NamedTuple):
+    """Where the measurement of the upper curvature is."""
+
+    value: jax.Array  # L
+    vector: Any
+    slope: Any  # the direction at x
+    turns: jax.Array
+    ended: jax.Array
 
 
 class UpperCurvature(NamedTuple):
@@ -137,7 +149,8 @@ def upper(
 ) -> UpperCurvature:
     """Power iteration on the Hessian of sum_i w_i l_i, a product being a central difference of the hypergradient.
 
-    At x + u each y_i is moved by -A^-1 J' u, as y_i* would move; both ends use one sample.
+    At x + u each y_i is moved by -A^-1 J' u, as y_i* would move; both ends use one sample. Afterwards L is doubled until
+    the hypergradient changes no more over a step of 1 / (2 L) than L allows.
     """
     samples = problem.draw_upper(key)
     upper = Upper(ConjugateGradient(iterations=10, tolerance=1e-3))
@@ -160,15 +173,28 @@ def upper(
         )
         return upper.direction(problem, there, ys, weights, state, samples).direction
 
-    def iterate(_: Any, carry: UpperCurvature) -> UpperCurvature:
-        ends = [problem.constraint.project(optax.tree.add_scale(x, s * reach, carry.vector)) for s in (1, -1)]
+    def turn(carry: Probe) -> Probe:
+        """First a power iteration, at both ends of a short way; later a look at where a step of 1 / (2 L) would lead."""
+        powering = carry.turns < iterations
+        ahead = optax.tree.add_scale(x, -0.5 / jnp.where(carry.value > 0, carry.value, 1), carry.slope)
+        ways = [optax.tree.add_scale(x, s * reach, carry.vector) for s in (1, -1)]
+        ends = [
+            problem.constraint.project(optax.tree.where(powering, *pair)) for pair in zip(ways, (ahead, x), strict=True)
+        ]
         apart = optax.tree.norm(optax.tree.sub(*ends))
         # Both ends in one batched pass: the oracle is traced once.
         there = jax.vmap(gradient)(tree.stack(ends))
         change = jax.tree.map(lambda a: a[0] - a[1], there)
-        value = (optax.tree.norm(change) / jnp.where(apart > 0, apart, 1)).astype(dtype)
-        good = (apart > 0) & jnp.isfinite(value) & (value > 0)
-        new = optax.tree.where(good, tree.unit(change), carry.vector)
-        return UpperCurvature(jnp.where(good, value, carry.value), new)
+        bend = (optax.tree.norm(change) / jnp.where(apart > 0, apart, 1)).astype(dtype)
+        good = (apart > 0) & jnp.isfinite(bend) & (bend > 0)
+        # The curvatures of tasks may cancel where x is, and say nothing of where a long step leads: then L is too small.
+        long = ~powering & (apart > 0) & ~(bend <= TOLD * carry.value)
+        value = jnp.where(powering & good, bend, jnp.where(long, 2 * carry.value, carry.value))
+        vector = optax.tree.where(powering & good, tree.unit(change), carry.vector)
+        slope = optax.tree.where(powering, jax.tree.map(lambda a: (a[0] + a[1]) / 2, there), carry.slope)
+        return Probe(value, vector, slope, carry.turns + 1, ~powering & ~long)
 
-    return jax.lax.fori_loop(0, iterations, iterate, UpperCurvature(jnp.zeros((), dtype), vector))
+    first = Probe(jnp.zeros((), dtype), vector, optax.tree.zeros_like(x), jnp.zeros((), jnp.int32), jnp.array(False))
+    most = iterations + DOUBLINGS
+    end = jax.lax.while_loop(lambda carry: (carry.turns < most) & ~carry.ended, turn, first)
+    return UpperCurvature(end.value, end.vector)
