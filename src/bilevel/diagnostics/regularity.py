@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.flatten_util import ravel_pytree
 
 from bilevel import oracles, tree
 from bilevel.derivatives import hessian_product, response
@@ -40,25 +39,23 @@ class Smoothness(NamedTuple):
     hessian_in_x: Any
 
 
-@jax.jit
-def draw_pair(problem: Problem, x: Any, y: tuple, radius: Any, key: jax.Array) -> Pair:
+def draw_pair(problem: Problem, x: Any, y: tuple, radius: float, generator: np.random.Generator) -> Pair:
     """A random point within a radius of (x, y), x inside X, and random moves from it as far again."""
-    keys = jax.random.split(key, 4)
 
-    def near(key: jax.Array, point: Any) -> Any:
-        flat, unravel = ravel_pytree(point)
-        direction, length = jax.random.split(key)
-        reach = radius * jax.random.uniform(length, (), flat.dtype, 0.1, 1)
-        return unravel(flat + reach * tree.unit(jax.random.normal(direction, flat.shape, flat.dtype)))
+    def near(stacked: Any) -> Any:
+        leaves, structure = jax.tree.flatten(stacked)
+        moves = [generator.normal(size=(len(leaf), leaf.size // len(leaf))) for leaf in leaves]
+        reach = radius * generator.uniform(0.1, 1, size=len(leaves[0]))
+        scale = reach / np.sqrt(sum(np.sum(move**2, axis=1) for move in moves))
+        far = [(scale[:, None] * move).reshape(leaf.shape) for leaf, move in zip(leaves, moves, strict=True)]
+        return structure.unflatten([a + jnp.asarray(b, a.dtype) for a, b in zip(leaves, far, strict=True)])
 
-    def near_x(key: jax.Array, x: Any) -> Any:
-        return optax.tree.cast_like(problem.constraint.project(near(key, x)), x)
+    def near_x(x: Any) -> Any:
+        moved = tree.index(near(tree.stack([x])), 0)
+        return optax.tree.cast_like(problem.constraint.project(moved), x)
 
-    def near_y(key: jax.Array, y: tuple) -> tuple:
-        return tuple(jax.vmap(near)(group.keys(key), yg) for group, yg in zip(problem.groups, y, strict=True))
-
-    start_x, start_y = near_x(keys[0], x), near_y(keys[1], y)
-    return Pair(start_x, start_y, near_x(keys[2], start_x), near_y(keys[3], start_y))
+    start_x, start_y = near_x(x), tuple(near(yg) for yg in y)
+    return Pair(start_x, start_y, near_x(start_x), tuple(near(yg) for yg in start_y))
 
 
 @jax.jit

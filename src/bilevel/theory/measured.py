@@ -64,9 +64,9 @@ def estimate_constants(
     y = start.lower_points(problem, y, jax.random.key(seed))
     checks.check_start(problem, x, y)
 
-    keys = jax.random.split(jax.random.key(seed), samples + 1)
+    generator = np.random.default_rng(seed)
     centre = solve_lower(problem, x, y).y
-    pairs = [draw_pair(problem, x, centre, radius, key) for key in keys[1:]]
+    pairs = [draw_pair(problem, x, centre, radius, generator) for _ in range(samples)]
     pairs.append(pairs[0]._replace(x=x, y=centre))
     seen = Smoothness(*(float(np.max(values)) for values in zip(*(smoothness(problem, p) for p in pairs), strict=True)))
 
@@ -94,7 +94,7 @@ def estimate_constants(
         hessian_lipschitz=seen.hessian_in_y,
         cross_lipschitz_in_x=seen.cross_in_x,
         hessian_lipschitz_in_x=seen.hessian_in_x,
-        lower_noise=_lower_noise(problem, pairs, keys[0]),
+        lower_noise=_lower_noise(problem, pairs, seed),
         upper_noise=_upper_noise(problem, x, centre, hypergradient, seed),
     )
 
@@ -111,10 +111,10 @@ def _curvatures(problem: Problem, pairs: list) -> tuple[float, float]:
     return float(smallest.min()), float(largest.max())
 
 
-def _lower_noise(problem: Problem, pairs: list, key: jax.Array) -> float:
+def _lower_noise(problem: Problem, pairs: list, seed: int) -> float:
     if all(group.lower_batch is None for group in problem.groups):
         return 0.0
-    numbers = np.arange(DRAWS)
+    key, numbers = jax.random.key(seed), np.arange(DRAWS)
     return float(np.max([lower_noise(problem, p.x, p.y, key, numbers) for p in pairs]) ** 0.5)
 
 
