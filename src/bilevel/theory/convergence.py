@@ -99,7 +99,7 @@ def morbit(constants: Constants, n: int, steps: int) -> MORBiT:
     ...                       loss_slope=6.0, lower_smoothness=2.0, strong_convexity=1.0, cross_bound=2.0)
     >>> solver = morbit(constants, n=4, steps=1000)
     >>> round(solver.upper_lr, 6), round(solver.lower_lr, 4), round(solver.weighting.lr, 6), solver.hypergradient.terms
-    (0.000991, 0.2524, 0.003962, 8)
+    (0.000991, 0.25, 0.003962, 8)
     """
     check_count("morbit(steps)", steps)
     rates = step_sizes(constants, n, steps)
