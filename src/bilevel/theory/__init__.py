@@ -1,0 +1,56 @@
+"""What the paper proves, or claims, as numbers: step sizes, bounds, sample complexity, generalisation.
+
+constants          the constants of the assumptions; `estimate_constants` measures them around a point
+convergence        Theorem 1's rates and bounds, as claimed and as its argument gives them; Corollary 1
+generalisation     Propositions 1 to 3, and the Rademacher complexity they need
+
+Rates and bounds are for the worst case: runs do far better, and `bl.solve` chooses better rates where none are given.
+`bl.certify` measures the gaps themselves.
+
+Reference: Gu, Lu, Ram, Weng, "Min-max multi-objective bilevel optimization with applications in robust machine
+learning", ICLR 2023, Theorem 1, Corollary 1, and the appendices on convergence and generalisation.
+"""
+
+from bilevel.theory.constants import Constants
+from bilevel.theory.convergence import (
+    Bounds,
+    Complexity,
+    Rates,
+    Start,
+    bounds,
+    mended_bounds,
+    morbit,
+    sample_complexity,
+    series_terms,
+    step_sizes,
+    steps_for,
+)
+from bilevel.theory.generalisation import (
+    Rademacher,
+    rademacher_complexity,
+    seen_task_bound,
+    unseen_task_bound,
+    worst_task_bound,
+)
+from bilevel.theory.measured import estimate_constants
+
+__all__ = [
+    "Bounds",
+    "Complexity",
+    "Constants",
+    "Rademacher",
+    "Rates",
+    "Start",
+    "bounds",
+    "estimate_constants",
+    "mended_bounds",
+    "morbit",
+    "rademacher_complexity",
+    "sample_complexity",
+    "seen_task_bound",
+    "series_terms",
+    "step_sizes",
+    "steps_for",
+    "unseen_task_bound",
+    "worst_task_bound",
+]
