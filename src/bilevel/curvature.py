@@ -149,8 +149,8 @@ def upper(
 ) -> UpperCurvature:
     """Power iteration on the Hessian of sum_i w_i l_i, a product being a central difference of the hypergradient.
 
-    At x + u each y_i is moved by -A^-1 J' u, as y_i* would move; both ends use one sample. Afterwards L is doubled until
-    the hypergradient changes no more over a step of 1 / (2 L) than L allows.
+    At x + u each y_i is moved by -A^-1 J' u, as y_i* would move; both ends use one sample. Afterwards L is doubled
+    until the hypergradient changes no more over a step of 1 / (2 L) than L allows.
     """
     samples = problem.draw_upper(key)
     upper = Upper(ConjugateGradient(iterations=10, tolerance=1e-3))
@@ -174,20 +174,19 @@ def upper(
         return upper.direction(problem, there, ys, weights, state, samples).direction
 
     def turn(carry: Probe) -> Probe:
-        """First a power iteration, at both ends of a short way; later a look at where a step of 1 / (2 L) would lead."""
+        """First a power iteration, at both ends of a short way; later a look at where a step of 1 / (2 L) leads."""
         powering = carry.turns < iterations
         ahead = optax.tree.add_scale(x, -0.5 / jnp.where(carry.value > 0, carry.value, 1), carry.slope)
         ways = [optax.tree.add_scale(x, s * reach, carry.vector) for s in (1, -1)]
-        ends = [
-            problem.constraint.project(optax.tree.where(powering, *pair)) for pair in zip(ways, (ahead, x), strict=True)
-        ]
+        pairs = zip(ways, (ahead, x), strict=True)
+        ends = [problem.constraint.project(optax.tree.where(powering, *pair)) for pair in pairs]
         apart = optax.tree.norm(optax.tree.sub(*ends))
         # Both ends in one batched pass: the oracle is traced once.
         there = jax.vmap(gradient)(tree.stack(ends))
         change = jax.tree.map(lambda a: a[0] - a[1], there)
         bend = (optax.tree.norm(change) / jnp.where(apart > 0, apart, 1)).astype(dtype)
         good = (apart > 0) & jnp.isfinite(bend) & (bend > 0)
-        # The curvatures of tasks may cancel where x is, and say nothing of where a long step leads: then L is too small.
+        # The curvatures of tasks may cancel where x is, and say nothing of where a long step leads: L is too small.
         long = ~powering & (apart > 0) & ~(bend <= TOLD * carry.value)
         value = jnp.where(powering & good, bend, jnp.where(long, 2 * carry.value, carry.value))
         vector = optax.tree.where(powering & good, tree.unit(change), carry.vector)

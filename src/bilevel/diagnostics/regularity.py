@@ -12,7 +12,8 @@ import optax
 
 from bilevel import oracles, tree
 from bilevel.derivatives import hessian_product, response
-from bilevel.problem import Problem, TaskView
+from bilevel.group import TaskView
+from bilevel.problem import Problem
 
 ITERATIONS = 30  # of power iteration
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from bilevel import checks
@@ -95,5 +96,11 @@ class MASOBA(SOBA):
         """The damped step (1): one that is 1 / a times as long, and then a part a of the way."""
         longer = optax.tree.scale(1 / self.damping, direction)
         x, upper, automatic, rate, norm = super().move(problem, state, longer, automatic)
-        x = jax.tree.map(lambda old, new: old + (self.damping * (new - old)).astype(old.dtype), state.x, x)
-        return x, upper, automatic, rate, norm * self.damping
+        slower = self.lag_share(state, self.upper_lr)
+        part = self.damping * slower
+        x = jax.tree.map(lambda old, new: old + (part * (new - old)).astype(old.dtype), state.x, x)
+        return x, upper, automatic, rate * slower, norm * self.damping
+
+    def lag_share(self, state: State, lr: Rate) -> Any:
+        """theta for a rate that is chosen: an average lags by 1 / theta steps, and divides it; 1 for one that is given."""
+        return jnp.asarray(rate_at(self.momentum, state.step) if lr is None else 1.0, state.weights.dtype)

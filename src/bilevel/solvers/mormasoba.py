@@ -53,6 +53,7 @@ class MORMASOBA(MASOBA):
     def reweigh(self, state: State, losses: jax.Array, automatic: Automatic) -> tuple:
         """The damped step (2); the weights' sets are convex, so that it stays inside."""
         rate, automatic = self.weights_rate(state, losses, automatic)
+        rate = rate * self.lag_share(state, self.weighting.lr)
         weights, weighting = self.weighting.update(state.weights, losses, state.weighting, rate / self.damping)
         weights = state.weights + (self.damping * (weights - state.weights)).astype(state.weights.dtype)
         return weights, weighting, automatic, rate
