@@ -16,7 +16,7 @@ PAGE = Path(__file__).with_name("solvers.md")
 
 INTRODUCTION = """# Solvers
 
-Written by `python docs/make_solvers.py`; do not edit. `bilevel solvers` shows the same on the command line.
+Written by `python docs/make_solvers.py`; do not edit. `bilevel solvers --cost` shows the same on the command line.
 
 Rates are numbers of samples until the squared gradient norm is below eps, as published for one task. "Our extension"
 goes beyond the paper, without a theorem. "Keeps" is what a run holds besides x, y and the weights, for n tasks.

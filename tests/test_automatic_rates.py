@@ -8,6 +8,8 @@ import pytest
 from scipy.optimize import minimize
 
 import bilevel as bl
+from bilevel.diagnostics.newton import solve_lower
+from bilevel.start import lower_points
 
 CONDITIONS = list(itertools.product((1.0, 10.0, 100.0), repeat=2))
 STEPS = 5000
@@ -104,3 +106,35 @@ def test_y_of_several_leaves(name, ridge):
     assert result.status == "finished"
     assert np.all(np.isfinite(result.losses))
     assert np.all(np.asarray(result.x) != 1)
+
+
+@pytest.mark.parametrize("name", ["MORBiT", "MORMASOBA"])
+@pytest.mark.parametrize("x", [0.0, 2.0])
+def test_a_first_step_does_not_trust_curvatures_that_cancel(name, x):
+    """At x = 0 the tasks' curvatures nearly cancel; a step of one over their sum would end on a plateau far away."""
+    generator = np.random.default_rng(0)
+
+    def squares(x, y, batch):
+        return jnp.mean((batch[0] @ y - batch[1]) ** 2)
+
+    def huber(x, y, batch):
+        gap = batch[0] @ y - batch[1]
+        return jnp.mean(jnp.where(jnp.abs(gap) < 1, gap**2 / 2, jnp.abs(gap) - 0.5))
+
+    def ridge(loss):
+        return lambda x, y, batch: loss(x, y, batch) + jnp.exp(x) * jnp.sum(y**2)
+
+    def rows(count, slope):
+        features = generator.normal(size=(count, 6))
+        return features, features @ slope + 2 * generator.normal(size=count)
+
+    own = {4: {"upper": huber, "lower": ridge(huber)}}
+    slopes = generator.normal(size=(5, 6))
+    sizes = (10, 20, 30, 45, 60)
+    tasks = [bl.Task(rows(n, slopes[i]), rows(30, slopes[i]), **own.get(i, {})) for i, n in enumerate(sizes)]
+    problem = bl.Problem(squares, ridge(squares), tasks)
+    result = bl.solve(problem, getattr(bl, name)(), jnp.array(x), jnp.zeros(6), steps=2000, progress=False)
+    grid = np.linspace(-2, 2, 81)
+    y = lower_points(problem, jnp.zeros(6), None)
+    optimum = min(float(jnp.max(solve_lower(problem, jnp.array(at), y).losses)) for at in grid)
+    assert result.worst <= 1.02 * optimum

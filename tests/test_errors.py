@@ -538,3 +538,11 @@ def test_a_solver_of_the_wrong_type(given):
 def test_problem_and_solver_exchanged():
     with refuses(TypeError, r"problem.*MORBiT.*bl\.Problem"):
         bl.solve(bl.MORBiT(), make_default(), X, Y, steps=10)
+
+
+def test_rows_that_are_missing_or_no_numbers():
+    rows = jnp.ones((3, 1))
+    with pytest.raises(TypeError, match=r"Task\('a'\)\.validation is None: it needs rows"):
+        bl.Problem(lambda x, y, b: 0.0, lambda x, y, b: 0.0, [bl.Task(rows, None, name="a")])
+    with pytest.raises(TypeError, match=r"Task\('a'\)\.train has dtype <U1: it needs numbers; encode labels"):
+        bl.Problem(lambda x, y, b: 0.0, lambda x, y, b: 0.0, [bl.Task(np.array(["u", "v"]), rows, name="a")])

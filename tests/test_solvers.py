@@ -390,6 +390,7 @@ def test_a_penalty_may_grow(run, ball):
         (bl.MASOBA(momentum=0.0), r"MASOBA\(momentum\)=0.0.*above 0, up to 1"),
         (bl.AmIGO(hypergradient=Tracked(steps=0)), r"Tracked\(steps\)=0.*1 or more"),
         (bl.SPABA(refresh_batch=0), r"SPABA\(refresh_batch\)=0.*1 or more"),
+        (bl.VRBO(refresh_batch=4), r"VRBO\(refresh_batch\)=4: it needs at least the rows of a step's batch"),
     ],
     ids=lambda value: str(value)[:40],
 )

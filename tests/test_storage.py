@@ -125,7 +125,7 @@ def test_a_loaded_result_says_what_the_result_said(result, tmp_path):
     # Whether y lags can be told only with the problem at hand, which is not in the file.
     assert loaded.summary() == str(loaded)
     assert result.summary().startswith(loaded.summary())
-    assert loaded.summary().startswith("MORBiT: finished")
+    assert loaded.summary().startswith("MORBiT (SimplexAscent): finished")
     assert (loaded.worst, loaded.mean, loaded.worst_task) == (result.worst, result.mean, result.worst_task)
     assert repr(loaded.history) == repr(result.history)
     assert list(loaded.y) == NAMES

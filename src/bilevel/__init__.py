@@ -21,6 +21,11 @@ from bilevel.sources import Generator
 
 __version__ = "0.1.0"
 
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]  # what users look for, without the modules it is made of
+
+
 __all__ = [
     *solvers.__all__,
     "Cost",

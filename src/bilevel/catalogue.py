@@ -28,6 +28,7 @@ class Entry(NamedTuple):
     card: Card
     reference: str
     text: str  # the updates, the theory and the reference
+    options: str  # with their defaults
 
 
 def entries() -> list[Entry]:
@@ -56,6 +57,7 @@ def _entry(name: str) -> Entry:
         solver.card,
         " ".join(found[1].split()) if found else "",
         text,
+        repr(solver()),
     )
 
 

@@ -81,6 +81,9 @@ def check_refresh(name: str, size: Any, problem: Problem) -> None:
     """A batch size, or None where all tasks have data that end."""
     if size is not None:
         check_count(name, size)
+        batches = [batch for group in problem.groups for batch in (group.lower_batch, group.upper_batch)]
+        if any(batch is None or batch > size for batch in batches):
+            raise ValueError(f"{name}={size}: it needs at least the rows of a step's batch, or None = all the data.")
     elif any(isinstance(source, Generator) for group in problem.groups for source in (group.train, group.validation)):
         raise ValueError(f"{name}=None means all the data, which a Generator has not: give a number of rows.")
 

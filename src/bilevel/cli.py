@@ -138,6 +138,7 @@ def _solver_page(entry: Entry, with_cost: bool) -> str:
     card = entry.card
     said = {"problem": card.problem, "loops": card.loops, "constraint": card.constraint, "keeps": card.keeps}
     said |= {"rate": card.rate, "paper": card.paper, "extension": card.extension}
+    said["options"] = entry.options
     if with_cost:
         said["cost"] = f"{', '.join(_calls(count(entry)))} (per step and task, at given rates)"
     return "\n".join([entry.text, "", *(f"{field:<12}{value}" for field, value in said.items())])

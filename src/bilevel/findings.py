@@ -83,7 +83,7 @@ def collapsed_weights(result: Result) -> str | None:
 def rising_loss(result: Result) -> str | None:
     """A last iterate well above the best one, where the end of the run does not even oscillate around it."""
     worst = result.history.worst
-    if len(worst) < ENOUGH or result.status == "diverged":
+    if len(worst) < ENOUGH or result.status == "diverged" or not getattr(result.problem, "ranks", True):
         return None
     best, late = worst.min(), np.median(worst[-len(worst) // 5 :])
     if late > best + 0.5 * max(abs(best), worst[0] - best):

@@ -100,6 +100,8 @@ class _Block:
 def _as_arrays(data: Any, what: str) -> Any:
     def convert(path: Any, a: Any) -> jax.Array:
         where = f"{what}{jax.tree_util.keystr(path)}"
+        if isinstance(a, (np.ndarray, np.generic)) and a.dtype.kind not in "biufc":
+            raise TypeError(f"{where} has dtype {a.dtype}: it needs numbers; encode labels as integers.")
         try:
             a = jnp.asarray(a)
             a = jnp.asarray(a, a.dtype)  # never weakly typed: like data compile once
@@ -183,7 +185,9 @@ def _block(task: Task | TaskStack, first: int, upper: Callable, lower: Callable)
     roles = {}
     for role in ("train", "validation", "test"):
         data = getattr(task, role)
-        roles[role] = None if data is None and role == "test" else _as_arrays(data, f"{what}{role}")
+        if data is None and role != "test":
+            raise TypeError(f"{what}{role} is None: it needs rows, a pytree of arrays.")
+        roles[role] = None if data is None else _as_arrays(data, f"{what}{role}")
         _check_rows(roles[role], f"{what}{role}", stacked)
     y = None if task.y is None else jax.tree.map(jnp.asarray, task.y)
     return _Block(stacked, ids, roles, y, task.upper or upper, task.lower or lower), names

@@ -74,6 +74,7 @@ class MultiBlockProblem(Grouped):
     MultiBlockProblem(1 task in 1 group, constraint=Unconstrained(), lower_batch=None, upper_batch=None)
     """
 
+    ranks: ClassVar[bool] = False  # a loss is low where its dual is not yet at its maximum
     calls: ClassVar[dict[str, str]] = {"upper": "upper(x, dual, y, batch)", "lower": "lower(x, y, batch)"}
 
     def __init__(

@@ -34,6 +34,7 @@ class Grouped:
     """
 
     calls: ClassVar[dict[str, str]] = {"upper": "upper(x, y, batch)", "lower": "lower(x, y, batch)"}  # in errors
+    ranks: ClassVar[bool] = True  # whether a lower loss is a better iterate
 
     def __init__(self, bundles: Sequence[dict[str, Any]], names: Sequence[str], constraint: Any):
         if constraint is not None and (isinstance(constraint, type) or not hasattr(constraint, "project")):

@@ -74,7 +74,7 @@ class Recorder:
                 "weights_swing": float(np.max(watch.high - watch.low)),
             }
         )
-        if self.best is None or self.worst < np.max(self.best.validation):
+        if self.best is None or not self.problem.ranks or self.worst < np.max(self.best.validation):
             self.best, self.since_best = Evaluated((state.x, state.y, state.weights), validation, test), 0
         else:
             self.since_best += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -165,8 +166,9 @@ class Result:
         """The result in a few lines of text."""
         solver = self.solver
         name = solver.partition("(")[0].split(".")[-1] if isinstance(solver, str) else type(solver).__name__
+        title = f"{name}{self._objective()}"
         lines = [
-            f"{name}: {self.status} after {self.steps} steps, {self.seconds:.1f} s. {self.message}".rstrip(),
+            f"{title}: {self.status} after {self.steps} steps, {self.seconds:.1f} s. {self.message}".rstrip(),
             f"{'iterate':<10}{'worst':>12}{'mean':>12}"
             + ("" if self.last.test_losses is None else f"{'test worst':>12}{'test mean':>12}")
             + "  worst task",
@@ -181,6 +183,11 @@ class Result:
         lines.append(f"largest weights: {said}")
         lines.extend(f"- {sentence}" for sentence in self.findings())
         return "\n".join(lines)
+
+    def _objective(self) -> str:
+        """What the weights of the tasks do, in brackets: most solvers average unless they are told otherwise."""
+        found = re.search(r"\bweighting=(\w+)\(", str(self.solver))
+        return f" ({found[1]})" if found else ""
 
     def findings(self) -> list[str]:
         """What the run shows that should be known, each with a remedy: cycling or forgotten tasks, a lagging y, ..."""

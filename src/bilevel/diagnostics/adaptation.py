@@ -92,8 +92,8 @@ def adapt(
 ) -> Adapted:
     """Fits unseen tasks: y_i <- y_i - rate_i grad_y g_i(x, y_i), so many times, with x held fixed.
 
-    The losses are those of the problem, or a task's own, and so are the batches; a task with fewer rows than a batch
-    takes all of them in every step, together with the tasks like it.
+    The losses are those that all tasks of the problem share, or a task's own, and so are the batches; a task with fewer
+    rows than a batch takes all of them in every step, together with the tasks like it.
 
     Args:
         problem: what x was learnt on.

@@ -102,5 +102,5 @@ class MASOBA(SOBA):
         return x, upper, automatic, rate * slower, norm * self.damping
 
     def lag_share(self, state: State, lr: Rate) -> Any:
-        """theta for a rate that is chosen: an average lags by 1 / theta steps, and divides it; 1 for one that is given."""
+        """theta for a rate that is chosen, as an average lags by 1 / theta steps; 1 for one that is given."""
         return jnp.asarray(rate_at(self.momentum, state.step) if lr is None else 1.0, state.weights.dtype)
