@@ -276,7 +276,7 @@ def test_losses_are_evaluated_after_adapting_on_all_training_rows():
 def test_a_result_can_be_shown_kept_and_tabulated(tmp_path):
     known = bl.problems.reduced_ball()
     result = bl.solve(known.problem, bl.GDA(0.1, ASCENT), known.x, steps=30, progress=False)
-    assert "GDA: finished after 30 steps" in result.summary()
+    assert "GDA (SimplexAscent): finished after 30 steps" in result.summary()
     assert dict(result.y) == dict.fromkeys(known.problem.names, ())
     result.save(tmp_path / "run.safetensors")
     again = bl.load(tmp_path / "run.safetensors")

@@ -439,7 +439,7 @@ def test_the_summary_names_what_matters():
     result = run()
     text = result.summary()
     assert str(result) == text
-    assert "MORBiT: finished after 30 steps" in text
+    assert "MORBiT (SimplexAscent): finished after 30 steps" in text
     lines = {line.split()[0]: line for line in text.splitlines()}
     for name in ("last", "best", "random", "average"):
         iterate = getattr(result, name)

@@ -185,8 +185,9 @@ def _block(task: Task | TaskStack, first: int, upper: Callable, lower: Callable)
     roles = {}
     for role in ("train", "validation", "test"):
         data = getattr(task, role)
-        if data is None and role != "test":
-            raise TypeError(f"{what}{role} is None: it needs rows, a pytree of arrays.")
+        if role == "validation" and (data is None) != (task.train is None):  # both may be: a task without data
+            missing = role if data is None else "train"
+            raise TypeError(f"{what}{missing} is None: it needs rows, a pytree of arrays.")
         roles[role] = None if data is None else _as_arrays(data, f"{what}{role}")
         _check_rows(roles[role], f"{what}{role}", stacked)
     y = None if task.y is None else jax.tree.map(jnp.asarray, task.y)
