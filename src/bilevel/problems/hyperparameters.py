@@ -26,6 +26,7 @@ import numpy as np
 from bilevel.constraints import NonNegative
 from bilevel.grouping import Task
 from bilevel.problem import Problem
+from bilevel.problems.sincos import sincos
 
 
 class Ready(NamedTuple):
@@ -45,7 +46,7 @@ class FourierLogistic:
         """The mean logistic loss."""
         points, signs = batch
         phase = (points * x["bandwidth"]) @ self.W.T
-        features = jnp.concatenate([jnp.sin(phase), jnp.cos(phase)], axis=1)
+        features = jnp.concatenate(sincos(phase), axis=1)
         return jnp.mean(jax.nn.softplus(-signs * (features @ y)))
 
     def lower(self, x: Any, y: jax.Array, batch: Any) -> jax.Array:
