@@ -5,7 +5,18 @@
 x is shared, every task fits its own y_i, and the worst task must do well.
 """
 
-from bilevel import constraints, datasets, hypergradients, minmax, problems, solvers, theory, trackers, weightings
+from bilevel import (
+    constraints,
+    datasets,
+    hypergradients,
+    minmax,
+    problems,
+    rules,
+    solvers,
+    theory,
+    trackers,
+    weightings,
+)
 from bilevel.cost import Cost, cost
 from bilevel.diagnostics import adapt, certify, check_hypergradient, check_problem
 from bilevel.grouping import Task
@@ -48,6 +59,7 @@ __all__ = [
     "minmax",
     "plot",
     "problems",
+    "rules",
     "solve",
     "solvers",
     "theory",

@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bilevel import rules
 from bilevel.group import TaskView, UpperSample
 from bilevel.hypergradients.base import Hypergradient
 from bilevel.problem import Problem
+from bilevel.rules import Rule
 from bilevel.sources import Sample
-
-Rule = Callable[[Any], optax.GradientTransformation]
 
 
 class Walk(NamedTuple):
@@ -52,8 +52,8 @@ def take_steps(task: TaskView, rule: Rule, steps: int, x: Any, walk: Walk) -> tu
 
     def one(carry: tuple, sample: Sample) -> tuple:
         y, optimiser = carry
-        gradient = jax.grad(task.lower, argnums=1)(x, y, sample)
-        updates, optimiser = transformation.update(gradient, optimiser, y)
+        loss, gradient = jax.value_and_grad(task.lower, argnums=1)(x, y, sample)
+        updates, optimiser = rules.update(transformation, gradient, optimiser, y, loss)
         return (optax.apply_updates(y, updates), optimiser), None
 
     (y, optimiser), _ = jax.lax.scan(one, (walk.y, walk.optimiser), walk.samples, length=steps, unroll=min(steps, 2))

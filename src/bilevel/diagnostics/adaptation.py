@@ -17,9 +17,10 @@ from bilevel.diagnostics.points import check_is_problem, check_seed
 from bilevel.diagnostics.unseen import problem_of
 from bilevel.grouping import Task, TaskStack
 from bilevel.naming import TaskValues
-from bilevel.oracles import Rule, Walk, descend
+from bilevel.oracles import Walk, descend
 from bilevel.parts import Rate, leaf, part, rate_at
 from bilevel.problem import Problem
+from bilevel.rules import Rule
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

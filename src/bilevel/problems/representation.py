@@ -56,6 +56,11 @@ def length(y: jax.Array) -> jax.Array:
     return jnp.sqrt(jnp.sum(y**2) + 1e-12)
 
 
+def uniform(generator: np.random.Generator, shape: Any, inputs: int, dtype: Any) -> jax.Array:
+    """Numbers in +- 1 / sqrt(inputs)."""
+    return jnp.asarray(generator.uniform(-1, 1, shape) / inputs**0.5, dtype)
+
+
 @dataclasses.dataclass(frozen=True)
 class MLP:
     """Dense layers with ReLU between them, and after the last one too if `active`.
@@ -68,11 +73,13 @@ class MLP:
     bias: bool = False
 
     def init(self, seed: int = 0, dtype: Any = jnp.float32) -> list[Any]:
-        """Normal entries of variance 2 / inputs; zero biases."""
+        """All entries uniform in +- 1 / sqrt(inputs), as the layers of PyTorch start, which the paper used."""
         generator = np.random.default_rng(seed)
-        pairs = zip(self.layers[:-1], self.layers[1:], strict=True)
-        w = [jnp.asarray(generator.normal(size=pair) * (2 / pair[0]) ** 0.5, dtype) for pair in pairs]
-        return [{"w": m, "b": jnp.zeros(m.shape[1], dtype)} for m in w] if self.bias else w
+        layers = []
+        for inputs, outputs in zip(self.layers[:-1], self.layers[1:], strict=True):
+            w, b = uniform(generator, (inputs, outputs), inputs, dtype), uniform(generator, outputs, inputs, dtype)
+            layers.append({"w": w, "b": b} if self.bias else w)
+        return layers
 
     def __call__(self, x: list[Any], inputs: jax.Array) -> jax.Array:
         """The features of a batch."""
@@ -149,7 +156,7 @@ def representation(
     x = network.init(seed)
     generator = np.random.default_rng(seed + 1)
     # All heads start alike, as the paper intends.
-    y = jnp.asarray(generator.normal(size=(layers[-1], outputs)) / layers[-1] ** 0.5, jax.tree.leaves(x)[0].dtype)
+    y = uniform(generator, (layers[-1], outputs), layers[-1], jax.tree.leaves(x)[0].dtype)
     heads = _heads(network, loss, ridge, penalty)
     tasks = [dataclasses.replace(task, y=y) for task in tasks]
     problem = Problem(heads.upper, heads.lower, tasks, lower_batch=lower_batch, upper_batch=upper_batch)

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-PIECES = np.float32([1.5703125, 4.837512969970703e-4, 7.549789948768648e-8])  # they add up to pi/2
-SINE = np.float32([-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4])
-COSINE = np.float32([4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5])
+PIECES = np.array([1.5703125, 4.837512969970703e-4, 7.549789948768648e-8], np.float32)  # they add up to pi/2
+SINE = np.array([-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4], np.float32)
+COSINE = np.array([4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5], np.float32)
 
 
 @jax.custom_jvp

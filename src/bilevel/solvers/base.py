@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel import checks, curvature, rates, start
+from bilevel import checks, curvature, rates, rules, start
 from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles import Evaluation, Rule, Upper, Walk, descend, draw_steps, first_of
+from bilevel.oracles import Evaluation, Upper, Walk, descend, draw_steps, first_of
 from bilevel.parts import Rate, leaf, part, rate_at
 from bilevel.problem import Problem
+from bilevel.rules import Rule
 from bilevel.solvers.protocol import Info
 from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
@@ -113,6 +114,10 @@ class BilevelSolver:
         checks.check_rate(f"{type(self.weighting).__name__}(lr)", self.weighting.lr)
         self.weighting.check(problem.size)
         self.hypergradient.check()
+        if rules.needs_value(self.lower_rule) and not self.replays:
+            raise ValueError(
+                f"{name}(lower_rule={self.lower_rule}): {name} does not tell its lower steps their losses."
+            )
         if self.hypergradient.needs_replay:
             if not self.replays:
                 raise ValueError(f"{name}(hypergradient={self.hypergradient}): {name} has no lower steps to replay.")
@@ -205,9 +210,10 @@ class BilevelSolver:
         return Upper(self.hypergradient, None if lower is None else tuple(group.value for group in lower))
 
     def move(
-        self, problem: Problem, state: State, direction: Any, automatic: rates.Automatic
+        self, problem: Problem, state: State, seen: Evaluation, automatic: rates.Automatic
     ) -> tuple[Any, Any, rates.Automatic, jax.Array, jax.Array]:
         """x <- projection of (x - alpha direction): x, its optimiser, the rates' state, alpha and |direction|."""
+        direction = seen.direction
         norm = optax.tree.norm(direction).astype(state.weights.dtype)
         rate = rate_at(self.upper_lr, state.step)
         if rate is None:
@@ -215,9 +221,10 @@ class BilevelSolver:
             direction, upper = rates.cut(direction, norm, automatic.upper)
             rate = rates.upper_rate(upper, state.step, automatic.horizon)
             automatic = automatic._replace(upper=upper)
-        updates, optimiser = self.upper_rule(rate).update(direction, state.upper, state.x)
+        loss = jnp.vdot(state.weights, seen.losses)
+        updates, optimiser = rules.update(self.upper_rule(rate), direction, state.upper, state.x, loss)
         x = problem.constraint.project(optax.apply_updates(state.x, updates))
-        return x, optimiser, automatic, jnp.asarray(rate, norm.dtype), norm
+        return x, optimiser, automatic, jnp.asarray(rate * rules.reduction(optimiser), norm.dtype), norm
 
     def weights_rate(
         self, state: State, losses: jax.Array, automatic: rates.Automatic
@@ -238,7 +245,7 @@ class BilevelSolver:
 
     def finish(self, problem: Problem, state: State, lowered: Lowered, seen: Evaluation) -> tuple[State, Info]:
         """Moves x and the weights, both from what was seen at the old x and the old weights."""
-        x, upper, automatic, upper_rate, norm = self.move(problem, state, seen.direction, lowered.automatic)
+        x, upper, automatic, upper_rate, norm = self.move(problem, state, seen, lowered.automatic)
         weights, weighting, automatic, weights_rate = self.reweigh(state, seen.losses, automatic)
         state = state._replace(
             step=state.step + 1,
@@ -251,7 +258,8 @@ class BilevelSolver:
             weighting=weighting,
             automatic=automatic,
         )
-        return state, Info(seen.losses, norm, upper_rate, problem.join(lowered.rate), weights_rate)
+        used = [rate * rules.reduction(o) for rate, o in zip(lowered.rate, lowered.optimiser, strict=True)]
+        return state, Info(seen.losses, norm, upper_rate, problem.join(used), weights_rate)
 
     def replace(self, **options: Any) -> Self:
         """The same solver with other options."""

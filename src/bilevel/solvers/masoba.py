@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import optax
 
 from bilevel import checks
+from bilevel.oracles import Evaluation
 from bilevel.parts import Rate, leaf, part, rate_at
 from bilevel.problem import Problem
 from bilevel.rates import Automatic
@@ -92,9 +93,9 @@ class MASOBA(SOBA):
         state, info = self.finish(problem, state, lowered, seen)  # (1), (4)
         return state._replace(trackers=tracked), info
 
-    def move(self, problem: Problem, state: State, direction: Any, automatic: Automatic) -> tuple:
+    def move(self, problem: Problem, state: State, seen: Evaluation, automatic: Automatic) -> tuple:
         """The damped step (1): one that is 1 / a times as long, and then a part a of the way."""
-        longer = optax.tree.scale(1 / self.damping, direction)
+        longer = seen._replace(direction=optax.tree.scale(1 / self.damping, seen.direction))
         x, upper, automatic, rate, norm = super().move(problem, state, longer, automatic)
         slower = self.lag_share(state, self.upper_lr)
         part = self.damping * slower

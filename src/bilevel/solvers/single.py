@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel import checks, start
+from bilevel import checks, rules, start
 from bilevel.minmax import MinMaxProblem
-from bilevel.oracles import Rule
 from bilevel.parts import Rate, leaf, part, rate_at
+from bilevel.rules import Rule
 from bilevel.solvers.protocol import Info
 from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
@@ -104,12 +104,15 @@ class SingleLevelSolver:
 
     # ------------------------------------------------------------------ the moves of a step
 
-    def move(self, problem: MinMaxProblem, state: State, direction: Any) -> tuple[Any, Any, jax.Array]:
+    def move(
+        self, problem: MinMaxProblem, state: State, direction: Any, losses: jax.Array
+    ) -> tuple[Any, Any, jax.Array]:
         """x <- projection of (x - rate direction): x, its optimiser and the rate."""
         rate = rate_at(self.upper_lr, state.step)
-        updates, optimiser = self.upper_rule(rate).update(direction, state.upper, state.x)
+        loss = jnp.vdot(state.weights, losses)
+        updates, optimiser = rules.update(self.upper_rule(rate), direction, state.upper, state.x, loss)
         x = problem.constraint.project(optax.apply_updates(state.x, updates))
-        return x, optimiser, jnp.asarray(rate, state.weights.dtype)
+        return x, optimiser, jnp.asarray(rate * rules.reduction(optimiser), state.weights.dtype)
 
     def weights_rate(self, state: State) -> jax.Array:
         """The weighting's rate; 0 for weights that do not move."""
@@ -119,7 +122,7 @@ class SingleLevelSolver:
     def finish(self, problem: MinMaxProblem, state: State, direction: Any, losses: jax.Array) -> tuple[State, Info]:
         """Moves x and the weights, both from what was seen at the old x and the old weights."""
         norm = optax.tree.norm(direction).astype(state.weights.dtype)
-        x, upper, upper_rate = self.move(problem, state, direction)
+        x, upper, upper_rate = self.move(problem, state, direction, losses)
         rate = self.weights_rate(state)
         weights, weighting = self.weighting.update(state.weights, losses, state.weighting, rate)
         state = State(state.step + 1, x, state.y, weights, upper, weighting)

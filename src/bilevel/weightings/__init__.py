@@ -9,5 +9,6 @@ from bilevel.weightings.cvar import CVaR
 from bilevel.weightings.exponentiated import Exponentiated
 from bilevel.weightings.fixed import Fixed
 from bilevel.weightings.simplex_ascent import SimplexAscent
+from bilevel.weightings.watched import Watched
 
-__all__ = ["Average", "CVaR", "Exponentiated", "Fixed", "SimplexAscent"]
+__all__ = ["Average", "CVaR", "Exponentiated", "Fixed", "SimplexAscent", "Watched"]
