@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +9,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bilevel.parts import part
+
 Rule = Callable[[Any], optax.GradientTransformation]
 _Reduced = optax.contrib.ReduceLROnPlateauState
 
 
-@dataclasses.dataclass(frozen=True)
+@part
 class Plateau:
     """A rule whose rate falls when a loss does not: optax's `reduce_on_plateau`, averaged over `every` steps.
 

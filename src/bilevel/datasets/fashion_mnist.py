@@ -90,7 +90,10 @@ def fashion_mnist(folder: str | os.PathLike | None = None) -> FashionMNIST:
 
 
 def fashion_pairs(
-    pairs: Sequence[tuple[int, int]] = (*EASY, *HARD), seed: int = 0, folder: str | os.PathLike | None = None
+    pairs: Sequence[tuple[int, int]] = (*EASY, *HARD),
+    seed: int = 0,
+    folder: str | os.PathLike | None = None,
+    data: FashionMNIST | None = None,
 ) -> list[Task]:
     """Binary tasks "tell one class from another".
 
@@ -101,11 +104,12 @@ def fashion_pairs(
         pairs: of classes, the MORBiT paper's eight easy and two hard ones if not given.
         seed: of the halves.
         folder: where the data are; see `fashion_mnist`.
+        data: what `fashion_mnist` returned, so that it is not read again.
     """
     for pair in pairs:
         if len(pair) != 2 or pair[0] == pair[1] or not set(pair) <= set(range(10)):
             raise ValueError(f"fashion_pairs(pairs=...) got {pair!r}: a pair is two different classes from 0 to 9.")
-    data = fashion_mnist(folder)
+    data = fashion_mnist(folder) if data is None else data
     generator = np.random.default_rng(seed)
     return [_task(data, *pair, generator) for pair in pairs]
 

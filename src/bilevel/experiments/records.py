@@ -1,0 +1,124 @@
+"""Finished runs on disk: one CSV file each, so that what is finished is never run again."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bilevel.experiments.experiment import Experiment, Method
+from bilevel.result import Result
+
+COLUMNS = (
+    "step",
+    "seconds",
+    "worst_validation",
+    "mean_validation",
+    "worst_test",
+    "mean_test",
+    "unseen_worst_test",
+    "unseen_mean_test",
+    "gradient_norm_squared",  # of the stochastic directions of x, mean since the last row
+    "upper_rate",
+)
+
+
+class Record:
+    """The evaluations of one finished run, a column each; NaN where there is nothing."""
+
+    def __init__(self, columns: Mapping[str, np.ndarray]):
+        self.columns = dict(columns)
+
+    def __getitem__(self, column: str) -> np.ndarray:
+        return self.columns[column]
+
+    @property
+    def history(self) -> Record:
+        """What pictures ask a run for."""
+        return self
+
+    @property
+    def step(self) -> np.ndarray:
+        """The steps at which the run was evaluated."""
+        return self["step"]
+
+    @classmethod
+    def of(cls, result: Result, seen: int | None) -> Record:
+        """What is kept of a result."""
+        history = result.history
+        n = history.validation.shape[1] if seen is None else seen
+        assert history.test is not None
+        unseen = history.test[:, n:] if n < history.test.shape[1] else np.full((len(history), 1), np.nan)
+        values = (
+            *(history.step, history.seconds),
+            *(history.validation[:, :n].max(axis=1), history.validation[:, :n].mean(axis=1)),
+            *(history.test[:, :n].max(axis=1), history.test[:, :n].mean(axis=1)),
+            *(unseen.max(axis=1), unseen.mean(axis=1)),
+            *(history.direction_norm**2, history.upper_rate),
+        )
+        return cls(dict(zip(COLUMNS, map(np.asarray, values), strict=True)))
+
+
+class Records:
+    """The finished runs under a folder: runs/EXPERIMENT/VARIANT/METHOD/seed-0.csv beside the settings they are of."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def place(self, experiment: Experiment, variant: str, method: Method) -> Path:
+        """The folder of one method's runs."""
+        return self.folder / "runs" / experiment.name / variant / method
+
+    def has(self, experiment: Experiment, variant: str, method: Method, seed: int) -> bool:
+        """Whether this run is finished, with the settings of today."""
+        place = self.place(experiment, variant, method)
+        return self._current(experiment, variant, method) and (place / f"seed-{seed}.csv").is_file()
+
+    def keep(self, experiment: Experiment, variant: str, method: Method, seed: int, record: Record) -> None:
+        """Writes a run; those of other settings make way. A file appears whole or not at all."""
+        place = self.place(experiment, variant, method)
+        if not self._current(experiment, variant, method):
+            for old in place.glob("seed-*.csv"):
+                old.unlink()
+            place.mkdir(parents=True, exist_ok=True)
+            _replace(place / "settings.json", json.dumps(experiment.settings(variant, method), indent=1))
+        rows = zip(*(record[name].tolist() for name in COLUMNS), strict=True)
+        lines = [",".join(COLUMNS), *(",".join(f"{value:.9g}" for value in row) for row in rows)]
+        _replace(place / f"seed-{seed}.csv", "\n".join(lines) + "\n")
+
+    def read(self, experiment: Experiment, variant: str, method: Method) -> dict[int, Record]:
+        """The finished runs of one method by seed."""
+        if not self._current(experiment, variant, method):
+            return {}
+        files = {int(p.stem[5:]): p for p in self.place(experiment, variant, method).glob("seed-*.csv")}
+        return {seed: _read(files[seed]) for seed in sorted(files)}
+
+    def _current(self, experiment: Experiment, variant: str, method: Method) -> bool:
+        file = self.place(experiment, variant, method) / "settings.json"
+        return file.is_file() and json.loads(file.read_text()) == experiment.settings(variant, method)
+
+
+def _read(path: Path) -> Record:
+    with path.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    values = np.array(rows, float).reshape(len(rows), len(header))
+    return Record({name: values[:, i] for i, name in enumerate(header)})
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    """A CSV file of dicts with the same keys, whole or not at all."""
+    header = list(rows[0])
+    lines = [",".join(header)]
+    lines += [",".join(f"{v:.9g}" if isinstance(v, float) else str(v) for v in row.values()) for row in rows]
+    _replace(path, "\n".join(lines) + "\n")
+
+
+def _replace(path: Path, text: str) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text(text)
+    unfinished.replace(path)

@@ -1,0 +1,55 @@
+"""Intervals over trials, and what they say of a claim."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+CONFIDENCE = 0.95
+
+
+class Interval(NamedTuple):
+    """A mean over trials and where, with 95 % confidence, it lies (Student's t)."""
+
+    mean: float
+    low: float
+    high: float
+    trials: int
+
+    def within(self, low: float, high: float) -> str:
+        """Whether the number lies between two others: all of the interval, none of it, or neither."""
+        if not np.isfinite([self.low, self.high]).all():
+            return "inconclusive"
+        if low <= self.low and self.high <= high:
+            return "holds"
+        return "does not hold" if self.high < low or self.low > high else "inconclusive"
+
+    def below(self, high: float) -> str:
+        """Whether the number is lower than another."""
+        return self.within(-np.inf, high)
+
+    def text(self, digits: int = 3, sign: str = "") -> str:
+        """mean [low, high]."""
+        return f"{self.mean:{sign}.{digits}f} [{self.low:{sign}.{digits}f}, {self.high:{sign}.{digits}f}]"
+
+
+def interval(values: np.ndarray) -> Interval:
+    """The interval of the mean of values, of which those that are not finite are left out."""
+    from scipy.stats import t
+
+    known = np.asarray(values, float)
+    known = known[np.isfinite(known)]
+    n = len(known)
+    if n < 2:
+        return Interval(float(known.mean()) if n else float("nan"), -np.inf, np.inf, n)
+    reach = float(t.ppf(0.5 + CONFIDENCE / 2, n - 1)) * known.std(ddof=1) / n**0.5
+    return Interval(float(known.mean()), float(known.mean() - reach), float(known.mean() + reach), n)
+
+
+def slope(x: np.ndarray, y: np.ndarray) -> float:
+    """The exponent p of the power law y ~ x^p, by least squares of the logarithms."""
+    known = (x > 0) & (y > 0) & np.isfinite(y)
+    if known.sum() < 2:
+        return float("nan")
+    return float(np.polyfit(np.log(x[known]), np.log(y[known]), 1)[0])
