@@ -14,6 +14,8 @@ from bilevel.experiments.fashion import FASHION
 from bilevel.experiments.letter import BATCHES, LETTER, TASKS
 from bilevel.experiments.records import COLUMNS, Record, Records, write_table
 from bilevel.experiments.sinusoids import MORE_SINUSOIDS, SINUSOIDS
+from bilevel.experiments.statistics import interval
+from bilevel.plotting.legends import add_legend
 from bilevel.plotting.panels import Line, draw_lines
 from bilevel.plotting.style import COLOURS, DPI, GREY, STYLE
 
@@ -60,15 +62,22 @@ def compare(experiment: Experiment, solid: tuple[str, str], dashed: tuple[str, s
 
 def gradient_decay(axes: Axes, runs: Runs) -> list[Any]:
     """|gradient|^2 over the steps, both logarithmic, and the slope -2/5."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     own = [Record({k: v[1:] for k, v in run.columns.items()}) for run in runs[FASHION.name, "min-max"]]
     handles = draw_lines(axes, [Line("min-max", own, column("gradient_norm_squared"), RED)])
     steps = own[0]["step"]
     middle = np.nanmedian([run["gradient_norm_squared"] for run in own], axis=0)
-    p = np.mean([measures.decay(run) for run in own])
+    p = interval(np.array([measures.decay(run) for run in own]))
     centre = np.sqrt(steps[0] * steps[-1]), np.exp(np.nanmean(np.log(middle)))
     handles += axes.plot(steps, centre[1] * (steps / centre[0]) ** -0.4, color=GREY, linestyle=":", label="$K^{-2/5}$")
-    handles += axes.plot([], [], linestyle="none", label=f"fitted: $K^{{{p:.2f}}}$")
+    handles += axes.plot([], [], linestyle="none", label=f"fitted exponent {p.text(2)}")
     axes.set(xscale="log", yscale="log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter("{x:g}")
     return handles
 
 
@@ -175,11 +184,11 @@ def _save(figure: Figure, panels: Mapping[str, Mapping], folder: Path) -> list[P
         for number, (variant, runs) in enumerate(panels.items()):
             axes = drawing.add_subplot(1, len(panels), number + 1)
             handles = figure.draw(axes, {key: list(own.values()) for key, own in runs.items()})
-            axes.set_title(VARIANTS[variant], fontsize=9.5)
+            axes.set_title(VARIANTS[variant], fontsize=9.5, pad=32 if figure.name == "1b" else None)
             axes.set_xlabel("step")
             axes.set_ylabel(figure.label if number == 0 else "")
             if figure.name == "1b":  # its legend tells the exponent of the panel
-                axes.legend(handles=handles, loc="lower left", frameon=False)
+                add_legend(axes, handles, [str(handle.get_label()) for handle in handles], 40)
             trials = max(trials, *(len(own) for own in runs.values()))
         if figure.name != "1b":
             drawing.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
