@@ -16,7 +16,7 @@ PARTS = ("constraints", "hypergradients", "weightings", "trackers")
 LOADED = """
 import sys
 import bilevel
-heavy = "scipy.optimize sklearn matplotlib equinox lineax optimistix typer rich pandas".split()
+heavy = "scipy.optimize sklearn matplotlib equinox flax lineax optimistix typer rich pandas".split()
 print(*[name for name in heavy if name in sys.modules])
 """
 

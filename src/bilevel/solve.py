@@ -70,7 +70,8 @@ def solve(
     Args:
         problem: what to solve: a `bl.Problem`, or of another kind, a `bl.MinMaxProblem` or `bl.MultiBlockProblem`.
         solver: how, for instance `bl.MORBiT()`; each is for one kind of problem.
-        x: where the shared variable starts, any pytree of floating arrays.
+        x: where the shared variable starts, any pytree of floating arrays; a Flax NNX or Equinox model is one, and its
+            functions (activations) stay as they are.
         y: where the tasks' variables start: one pytree for all tasks, a dict by task name, or a function of
             (key, task); None = the tasks brought theirs, or the problem has no y.
         steps: how many steps.

@@ -15,7 +15,7 @@ from bilevel.problem import Grouped
 
 
 def arrays(point: Any, name: str) -> Any:
-    """A pytree of floating arrays, or a clear error."""
+    """A pytree of floating arrays, and of functions where it is a model; or a clear error."""
 
     def convert(path: Any, value: Any) -> jax.Array:
         where = f"{name}{jax.tree_util.keystr(path)}"
@@ -28,9 +28,10 @@ def arrays(point: Any, name: str) -> Any:
         # A Python number would be weakly typed, and the first step would then be compiled apart from the others.
         return jnp.asarray(array, array.dtype)
 
-    if not jax.tree.leaves(point):
+    held = tree.hold_functions(point)
+    if not jax.tree.leaves(held):
         raise ValueError(f"{name} got {point!r}: it needs a pytree with at least one array.")
-    return jax.tree_util.tree_map_with_path(convert, point)
+    return jax.tree_util.tree_map_with_path(convert, held)
 
 
 def lower_points(problem: Grouped, y: Any, key: jax.Array) -> tuple:
@@ -41,7 +42,7 @@ def lower_points(problem: Grouped, y: Any, key: jax.Array) -> tuple:
     """
     if y is None:
         return _own(problem)
-    if callable(y):
+    if callable(y) and jax.tree_util.all_leaves([y]):  # a model can be called too, but is a pytree
         return _by_function(problem, y, key)
     if isinstance(y, Mapping) and set(y) & set(problem.names):
         return _by_name(problem, y)

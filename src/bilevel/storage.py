@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bilevel import structure
+from bilevel import structure, tree
 from bilevel.naming import Names, TaskValues
 from bilevel.structure import Arrays
 
@@ -75,6 +75,7 @@ def save(result: Any, path: FilePath) -> None:
 def read(path: FilePath, x: Any = None, y: Any = None) -> dict[str, Any]:
     """The fields of a saved `Result`, its iterates and history as dictionaries of theirs; see `bilevel.load`."""
     document, arrays = _decode(path)
+    x, y = tree.hold_functions(x), tree.hold_functions(y)  # as in what was saved
     names, groups = Names(document["tasks"]), document["groups"]
     ys = [None] * len(groups) if y is None else _example_per_group(y, names, groups)
     if x is not None:

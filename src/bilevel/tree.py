@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.core import Tracer
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A function that is part of the structure of a pytree, not one of its leaves; it is called as before."""
+
+    function: Callable
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """What the function gives."""
+        return self.function(*args, **options)
+
+
+def hold_functions(tree: Any) -> Any:
+    """The tree with the functions in it, such as a model's activation, out of the way of what is done to its leaves.
+
+    >>> model = {"weight": jnp.ones(2), "activation": jnp.tanh}
+    >>> held = hold_functions(model)
+    >>> len(jax.tree.leaves(model)), len(jax.tree.leaves(held)), float(held["activation"](0.0))
+    (2, 1, 0.0)
+    """
+
+    def hold(path: Any, leaf: Any) -> Any:
+        return Function(leaf) if path and callable(leaf) else leaf  # without a path it is all there is: no tree
+
+    return jax.tree_util.tree_map_with_path(hold, tree)
 
 
 def stack(trees: Sequence[Any]) -> Any:

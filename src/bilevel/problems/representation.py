@@ -20,9 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from bilevel import tree
 from bilevel.grouping import Task
 from bilevel.problem import Problem
 from bilevel.problems.hyperparameters import Ready
+from bilevel.sources import Generator
 
 Network = Callable[[Any, jax.Array], jax.Array]  # (x, inputs) -> features, one row each
 Loss = Callable[[jax.Array, jax.Array], jax.Array]  # (outputs, targets) -> one number
@@ -61,6 +63,18 @@ def uniform(generator: np.random.Generator, shape: Any, inputs: int, dtype: Any)
     return jnp.asarray(generator.uniform(-1, 1, shape) / inputs**0.5, dtype)
 
 
+def _rows(x: Any, inputs: jax.Array) -> jax.Array:
+    """Inputs as a network takes them: bytes are pixels, over 255; a number is a row of one."""
+    if jnp.issubdtype(inputs.dtype, jnp.integer):
+        inputs = inputs.astype(jax.tree.leaves(x)[0].dtype) / 255
+    return inputs[:, None] if inputs.ndim == 1 else inputs
+
+
+def model_by_row(x: Any, inputs: jax.Array) -> jax.Array:
+    """The features of a batch by a model that is x itself, whether it is made for one row or for many."""
+    return jax.vmap(x)(_rows(x, inputs))
+
+
 @dataclasses.dataclass(frozen=True)
 class MLP:
     """Dense layers with ReLU between them, and after the last one too if `active`.
@@ -83,10 +97,7 @@ class MLP:
 
     def __call__(self, x: list[Any], inputs: jax.Array) -> jax.Array:
         """The features of a batch."""
-        first = jax.tree.leaves(x)[0]
-        pixels = jnp.issubdtype(inputs.dtype, jnp.integer)
-        features = inputs.astype(first.dtype) / 255 if pixels else inputs
-        features = features[:, None] if features.ndim == 1 else features
+        features = _rows(x, inputs)
         for i, layer in enumerate(x):
             features = features @ layer["w"] + layer["b"][None] if self.bias else features @ layer
             if self.active or i < len(x) - 1:
@@ -131,8 +142,10 @@ def representation(
     lower_batch: int | None = 8,
     upper_batch: int | None = 128,
     seed: int = 0,
+    network: Any = None,
+    x: Any = None,
 ) -> Ready:
-    """Representation learning with dense layers; the defaults are the paper's for FashionMNIST.
+    """Representation learning with dense layers or any model; the defaults are the paper's for FashionMNIST.
 
     Args:
         tasks: rows (inputs, targets), as `datasets.fashion_pairs` and `datasets.sinusoids` give.
@@ -146,21 +159,43 @@ def representation(
         lower_batch: training rows per step and task.
         upper_batch: validation rows per step and task.
         seed: of the first network and the first heads.
+        network: in place of dense layers, a model that can be called (Flax NNX, Equinox), which is where x starts; or a
+            function of (x, inputs), with `x`.
+        x: where x starts, for a function.
 
     >>> from bilevel.datasets import sinusoids
     >>> ready = sinusoid_regression(sinusoids(3))
     >>> [leaf.shape for leaf in jax.tree.leaves(ready.x)]
     [(80,), (1, 80), (80,), (80, 80), (10,), (80, 10)]
     """
-    network = MLP(tuple(layers), active, bias)
-    x = network.init(seed)
+    function: Any = network
+    if network is None:
+        function = MLP(tuple(layers), active, bias)
+        x = function.init(seed)
+    elif not jax.tree_util.all_leaves([network]):
+        function, x = model_by_row, network
+    elif not callable(network) or x is None:
+        raise TypeError(f"representation(network={network!r}) needs a model, or a function of (x, inputs) and `x`.")
+    x = tree.hold_functions(x)
+    features = _width(function, x, tasks[0])
     generator = np.random.default_rng(seed + 1)
     # All heads start alike, as the paper intends.
-    y = uniform(generator, (layers[-1], outputs), layers[-1], jax.tree.leaves(x)[0].dtype)
-    heads = _heads(network, loss, ridge, penalty)
+    y = uniform(generator, (features, outputs), features, jax.tree.leaves(x)[0].dtype)
+    heads = _heads(function, loss, ridge, penalty)
     tasks = [dataclasses.replace(task, y=y) for task in tasks]
     problem = Problem(heads.upper, heads.lower, tasks, lower_batch=lower_batch, upper_batch=upper_batch)
     return Ready(problem, x)
+
+
+def _width(network: Network, x: Any, task: Task) -> int:
+    """How many features a network makes of a row."""
+
+    def first_row(x: Any) -> jax.Array:
+        rows = task.train
+        rows = rows.sample(rows.parameters, jax.random.key(0), 1) if isinstance(rows, Generator) else rows
+        return network(x, jnp.asarray(rows[0][:1]))
+
+    return jax.eval_shape(first_row, x).shape[1]
 
 
 def sinusoid_regression(tasks: Sequence[Task], batch: int = 10, seed: int = 0, **options: Any) -> Ready:
