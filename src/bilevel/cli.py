@@ -259,7 +259,7 @@ def reproduce(
     figures: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FIGURE]...", help=f"{', '.join(_FIGURES)}; none = all.", callback=_known("figure", _FIGURES)
+            metavar="FIGURE", help=f"{', '.join(_FIGURES)}; none = all.", callback=_known("figure", _FIGURES)
         ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Trials of each; 10, or 2 if quick.")] = None,
