@@ -29,6 +29,7 @@ import argparse
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,7 @@ import numpy as np
 
 import bilevel as bl
 
+os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # the time to compile, not to find it on disk
 try:
     import torch
 except ImportError:
@@ -205,6 +207,7 @@ def measure(case: Case, way: str, repeats: int, seconds: float, clock: Callable[
 
 
 def main() -> None:
+    warnings.filterwarnings("ignore", "dynamo_pgo force disabled")  # as asked above
     parser = argparse.ArgumentParser(description="Times bl.solve against the same steps in PyTorch.")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; none = all")
     parser.add_argument("--repeats", type=int, default=7, help="pairs of neighbouring runs")
