@@ -17,6 +17,7 @@ from bilevel import (
     trackers,
     weightings,
 )
+from bilevel.comparison import Comparison, compare
 from bilevel.cost import Cost, cost
 from bilevel.diagnostics import adapt, certify, check_hypergradient, check_problem
 from bilevel.grouping import Task
@@ -39,6 +40,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     *solvers.__all__,
+    "Comparison",
     "Cost",
     "Generator",
     "MinMaxProblem",
@@ -51,6 +53,7 @@ __all__ = [
     "certify",
     "check_hypergradient",
     "check_problem",
+    "compare",
     "constraints",
     "cost",
     "datasets",

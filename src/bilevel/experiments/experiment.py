@@ -41,6 +41,7 @@ class Experiment:
     evaluations: int = 100
     seen: int | None = None
     require: Callable[[], Any] = lambda: None
+    start_y: Any = None  # where the tasks' variables start, if the tasks do not bring them
 
     def shorter(self, share: int) -> Experiment:
         """The same with that part of the steps, and ten evaluations."""

@@ -52,12 +52,12 @@ class Record:
         """What is kept of a result."""
         history = result.history
         n = history.validation.shape[1] if seen is None else seen
-        assert history.test is not None
-        unseen = history.test[:, n:] if n < history.test.shape[1] else np.full((len(history), 1), np.nan)
+        test = np.full_like(history.validation, np.nan) if history.test is None else history.test
+        unseen = test[:, n:] if n < test.shape[1] else np.full((len(history), 1), np.nan)
         values = (
             *(history.step, history.seconds),
             *(history.validation[:, :n].max(axis=1), history.validation[:, :n].mean(axis=1)),
-            *(history.test[:, :n].max(axis=1), history.test[:, :n].mean(axis=1)),
+            *(test[:, :n].max(axis=1), test[:, :n].mean(axis=1)),
             *(unseen.max(axis=1), unseen.mean(axis=1)),
             *(history.direction_norm**2, history.upper_rate),
         )

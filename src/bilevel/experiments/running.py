@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
+import jax
+
 from bilevel.drive import Plan
 from bilevel.experiments.experiment import Experiment, Method
 from bilevel.experiments.records import Record, Records
@@ -37,7 +39,7 @@ class Stage(NamedTuple):
     def job(self, seed: int, method: Method) -> Job:
         """One run to be made."""
         ready = self.experiment.start(seed, self.variant)
-        return Job(ready.problem, self.experiment.methods[self.variant][method], ready.x, None, seed)
+        return Job(ready.problem, self.experiment.methods[self.variant][method], ready.x, self.experiment.start_y, seed)
 
 
 class Ran(NamedTuple):
@@ -61,8 +63,10 @@ def run(stage: Stage, seeds: Sequence[int], records: Records, progress: bool = T
     with bar(title, len(todo) * stage.plan.steps, progress) as shown, ThreadPoolExecutor(os.cpu_count()) as pool:
         warnings.simplefilter("ignore")  # a run that diverges is kept, counted and told of
         try:
-            # The first run of each method compiles what all of them use; others would only compile it again.
-            list(pool.map(lambda method: _compile(stage, todo[0][0], method), dict.fromkeys(m for _, m in todo)))
+            # The first run of each kind compiles what all of them use; others would only compile it again.
+            solvers = stage.experiment.methods[stage.variant]
+            kinds = {jax.tree.structure(solvers[method]): method for _, method in todo}
+            list(pool.map(lambda method: _compile(stage, todo[0][0], method), kinds.values()))
             parts = shown.split(len(todo))
             waiting = {pool.submit(_one, stage, *run, records, p, halt) for run, p in zip(todo, parts, strict=True)}
             while waiting:  # with a time limit, or Ctrl-C would not be heard

@@ -1,0 +1,252 @@
+"""`compare`: any solvers on one problem at equal budgets, each with rates tuned on the same grid."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bilevel import checks
+from bilevel.comparison.contests import Contest, contest
+from bilevel.comparison.entrants import Entrant, Grid, by_name, enter, everyone, refusal, robust, steps_for, with_rates
+from bilevel.experiments.experiment import Experiment
+from bilevel.experiments.records import Record, Records
+from bilevel.experiments.running import Stage, run
+from bilevel.problem import Grouped
+from bilevel.problems import Ready
+
+EVALUATIONS = 50
+TUNING_SHARE, TUNING_SEED = 4, 10_000  # a quarter of the budget, on a draw that no reported run has
+GRID = Grid()
+Say = Callable[[str], None]
+
+
+class Entry(NamedTuple):
+    """A solver that ran."""
+
+    entrant: Entrant
+    rates: str  # upper, lower and weights, as tuned; "automatic"
+    runs: dict[int, Record]
+    steps: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What came out.
+
+    Attributes:
+        title: of the problem.
+        entries: the solvers, in the order of their final worst validation loss.
+        skipped: solvers that cannot run on the problem, and why.
+        target: the worst validation loss to which calls and seconds are counted.
+    """
+
+    title: str
+    entries: list[Entry]
+    skipped: dict[str, str]
+    target: float
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for every solver: final losses, calls and seconds to the target, memory, share that diverged."""
+        from bilevel.comparison.table import row
+
+        return [row(entry, self.target) for entry in self.entries]
+
+    def summary(self) -> str:
+        """The table as text."""
+        from bilevel.comparison.table import text
+
+        return text(self)
+
+    def plot(self, path: Any = None) -> Any:
+        """Worst validation loss against calls and against time."""
+        from bilevel.comparison.picture import draw
+
+        return draw(self, path)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+
+def compare(
+    problem: str | Grouped,
+    x: Any = None,
+    y: Any = None,
+    *,
+    solvers: Sequence[str] | Mapping[str, Any] | None = None,
+    calls: float | None = None,
+    seconds: float | None = None,
+    seeds: int = 10,
+    grid: Grid | None = GRID,
+    automatic: Sequence[str] = (),
+    target: float | None = None,
+    out: str | Path | None = None,
+    progress: bool = True,
+    say: Say = lambda text: None,
+) -> Comparison:
+    """Runs solvers on one problem with equal budgets and several seeds.
+
+    Every solver runs as a min-max method. Its three rates are tuned on the same grid, by the worst validation loss at
+    the end of runs with a quarter of the budget on a draw of its own; test data steer nothing.
+
+    Args:
+        problem: a name ("ball", "noisy-ball", "sinusoids", "letter", "fashion"), or a `bl.Problem`.
+        x: where x starts, for a problem of yours.
+        y: where the tasks' variables start, likewise.
+        solvers: names, or a dict of solvers by label; None = every bilevel solver that can run on the problem.
+        calls: the budget in oracle calls per task, a call being one value, gradient or product on one row.
+        seconds: the budget in seconds of steps instead; None for both = what MORBiT needs for a usual run.
+        seeds: runs of each solver.
+        grid: the rates to try; None = automatic rates only.
+        automatic: names of solvers that run with automatic rates too.
+        target: a worst validation loss; calls and seconds until it are reported. None = where MORBiT ends, or else the
+            median solver.
+        out: folder for runs, table and figure; finished runs there are not made again. None = nothing is kept.
+        progress: show progress bars where there is a terminal.
+        say: told what was done.
+    """
+    where, y = _contest(problem, x, y)
+    _check(calls, seconds, seeds)
+    entering = _solvers(solvers)
+    where.require()
+    ready = where.start(TUNING_SEED, "")
+    refused = {name: why for name, solver in entering.items() if (why := refusal(solver, ready, y))}
+    if refused and solvers is not None:
+        raise ValueError(
+            f"compare(solvers=...): {next(iter(refused))} cannot run on it. {next(iter(refused.values()))}"
+        )
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch if out is None else out) / where.name
+        folder.mkdir(parents=True, exist_ok=True)
+        court = _Court(where, ready, y, Records(folder), range(seeds), progress, say)
+        if calls is None and seconds is None:
+            calls = where.steps * court.entrant("MORBiT", by_name(["MORBiT"])["MORBiT"]).calls
+        entries = []
+        for name, solver in entering.items():
+            if name in refused:
+                continue
+            if grid is not None:
+                entries.append(court.tuned(name, solver, grid, calls, seconds))
+            if grid is None or name in automatic:
+                entries.append(court.run(name, solver, "automatic", calls, seconds))
+        entries.sort(key=lambda entry: _order(entry))
+        found = Comparison(where.title, entries, refused, _target(target, entries))
+        if out is not None:
+            from bilevel.comparison.table import write
+
+            write(found, folder)
+            found.plot(folder / "comparison.png")
+            found.plot(folder / "comparison.pdf")
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Court:
+    """Makes the runs."""
+
+    contest: Contest
+    ready: Ready
+    y: Any
+    records: Records
+    seeds: range
+    progress: bool
+    say: Say
+
+    def entrant(self, name: str, solver: Any) -> Entrant:
+        """What its steps cost; measured once and kept."""
+        file = self.records.folder / f"cost-{name}.json"
+        if file.is_file():
+            return Entrant(name, solver, **json.loads(file.read_text()))
+        found = enter(name, solver, self.ready, self.y)
+        file.write_text(json.dumps({"calls": found.calls, "seconds": found.seconds, "bytes": found.bytes}))
+        return found
+
+    def tuned(self, name: str, solver: Any, grid: Grid, calls: float | None, seconds: float | None) -> Entry:
+        """The best rates of the grid, run with all seeds."""
+        entrant, rates = self.entrant(name, solver), grid.rates()
+        tried = {called: with_rates(solver, r) for called, r in rates.items()}
+        share = steps_for(entrant, calls, seconds) // TUNING_SHARE
+        experiment = self._experiment(name, {"tuning": tried}, max(1, share))
+        run(Stage(experiment, "tuning"), [TUNING_SEED], self.records, self.progress)
+        ends = {called: self.records.read(experiment, "tuning", called) for called in tried}
+        best = min(ends, key=lambda called: final(ends[called].get(TUNING_SEED)))
+        return self.run(name, tried[best], best, calls, seconds)
+
+    def run(self, name: str, solver: Any, rates: str, calls: float | None, seconds: float | None) -> Entry:
+        """All seeds with given rates."""
+        entrant = self.entrant(name, solver)
+        steps = steps_for(entrant, calls, seconds)
+        variant = "automatic" if rates == "automatic" else "tuned"
+        experiment = self._experiment(name, {variant: {"run": solver}}, steps)
+        ran = run(Stage(experiment, variant), self.seeds, self.records, self.progress)
+        kept = self.records.read(experiment, variant, "run")
+        entry = Entry(entrant, rates, {seed: kept[seed] for seed in self.seeds if seed in kept}, steps)
+        worst = np.mean([final(record) for record in entry.runs.values()])
+        self.say(f"{name} ({rates}): worst validation loss {worst:.4g} after {steps:,} steps, {ran.seconds:.0f} s")
+        return entry
+
+    def _experiment(self, name: str, methods: Mapping, steps: int) -> Experiment:
+        return Experiment(name, self.contest.title, self.contest.start, methods, steps, EVALUATIONS, start_y=self.y)
+
+
+def final(record: Record | None) -> float:
+    """The mean worst validation loss over the last tenth of a run; infinite for one that ended early or nowhere."""
+    if record is None or not np.isfinite(record["worst_validation"][-1]):
+        return float("inf")
+    last = record["step"] >= 0.9 * record["step"][-1]
+    return float(record["worst_validation"][last].mean())
+
+
+def diverged(entry: Entry) -> np.ndarray:
+    """Which runs ended before their time, or nowhere."""
+    return np.array([r["step"][-1] < entry.steps or not np.isfinite(final(r)) for r in entry.runs.values()])
+
+
+def _order(entry: Entry) -> tuple[float, float]:
+    """Solvers that diverge come last."""
+    ends = [final(record) for record in entry.runs.values()]
+    return float(diverged(entry).mean()), float(np.mean(ends))
+
+
+def _target(target: float | None, entries: Sequence[Entry]) -> float:
+    if target is not None:
+        return float(target)
+    ends = {entry.entrant.name: np.mean([final(r) for r in entry.runs.values()]) for entry in entries}
+    return float(ends.get("MORBiT", np.median(list(ends.values()))))
+
+
+def _contest(problem: Any, x: Any, y: Any) -> tuple[Contest, Any]:
+    if isinstance(problem, str):
+        if x is not None or y is not None:
+            raise ValueError("compare(x=..., y=...) goes with a problem of yours: a named one has its own.")
+        return contest(problem), None
+    if not isinstance(problem, Grouped):
+        raise TypeError(f"compare(problem=...) got {type(problem).__name__}: it needs a name or a bl.Problem.")
+    if x is None:
+        raise ValueError("compare(x=None): it needs where x starts.")
+    ready = Ready(problem, x)
+    return Contest("problem", "a problem of yours", lambda seed, variant: ready, 1000), y
+
+
+def _solvers(solvers: Any) -> dict[str, Any]:
+    if solvers is None:
+        return everyone()
+    if isinstance(solvers, Mapping):
+        return {name: robust(solver) for name, solver in solvers.items()}
+    if isinstance(solvers, str) or not len(solvers):
+        raise ValueError(f"compare(solvers={solvers!r}): it needs a list of names, or a dict of solvers by label.")
+    return by_name(solvers)
+
+
+def _check(calls: Any, seconds: Any, seeds: Any) -> None:
+    if calls is not None and seconds is not None:
+        raise ValueError("compare(calls=..., seconds=...): one budget, not both.")
+    for name, value in (("calls", calls), ("seconds", seconds)):
+        if value is not None and not value > 0:
+            raise ValueError(f"compare({name}={value!r}): a budget is a number above 0.")
+    checks.check_count("compare(seeds)", seeds)

@@ -1,0 +1,66 @@
+"""Problems to compare solvers on, by name."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from bilevel.datasets import letter_pairs, sinusoids
+from bilevel.experiments import fashion, letter
+from bilevel.problems import Ready, enclosing_ball, hyperparameters, noisy_ball, sinusoid_regression
+
+
+class Contest(NamedTuple):
+    """A problem drawn for each seed."""
+
+    name: str
+    title: str
+    start: Callable[[int, str], Ready]  # the second argument, of experiments, is not used
+    steps: int  # MORBiT's, whose calls are the budget unless one is given
+    require: Callable[[], Any] = lambda: None
+
+
+def _ball(seed: int, variant: str = "") -> Ready:
+    known = enclosing_ball()
+    return Ready(known.problem, known.x)
+
+
+def _noisy(seed: int, variant: str = "") -> Ready:
+    known = noisy_ball()
+    return Ready(known.problem, known.x)
+
+
+def _sinusoids(seed: int, variant: str = "") -> Ready:
+    return sinusoid_regression(sinusoids(6, 2, seed=seed), seed=seed)
+
+
+def _letter(seed: int, variant: str = "") -> Ready:
+    return hyperparameters(letter_pairs(16, seed=seed, rows=letter.ROWS))
+
+
+@functools.lru_cache(maxsize=1)  # it is large, and all rates are tried on one draw
+def _fashion(seed: int, variant: str = "") -> Ready:
+    return fashion.start(seed, "ours")
+
+
+CONTESTS = {
+    contest.name: contest
+    for contest in (
+        Contest("ball", "smallest enclosing ball, exact oracles", _ball, 500),
+        Contest("noisy-ball", "smallest enclosing ball, noisy batches of finite data", _noisy, 2000),
+        Contest("sinusoids", "six sinusoids share a network", _sinusoids, 5000),
+        Contest("letter", "16 pairs of letters share hyperparameters", _letter, 4000),
+        Contest("fashion", "ten pairs of FashionMNIST classes share a layer", _fashion, 1500, fashion.images),
+    )
+}
+
+
+def contest(name: str) -> Contest:
+    """The problem of this name, or an error that suggests the nearest."""
+    if name in CONTESTS:
+        return CONTESTS[name]
+    near = difflib.get_close_matches(name, CONTESTS, 1, 0.3)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"compare(problem={name!r}): there is no such problem; there are {', '.join(CONTESTS)}.{hint}")
