@@ -117,9 +117,8 @@ def compare(
     ready = where.start(TUNING_SEED, "")
     refused = {name: why for name, solver in entering.items() if (why := refusal(solver, ready, y))}
     if refused and solvers is not None:
-        raise ValueError(
-            f"compare(solvers=...): {next(iter(refused))} cannot run on it. {next(iter(refused.values()))}"
-        )
+        name, why = next(iter(refused.items()))
+        raise ValueError(f"compare(solvers=...): {name} cannot run on this problem: {why}")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch if out is None else out) / where.name
         folder.mkdir(parents=True, exist_ok=True)

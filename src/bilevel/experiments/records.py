@@ -98,6 +98,21 @@ class Records:
         files = {int(p.stem[5:]): p for p in self.place(experiment, variant, method).glob("seed-*.csv")}
         return {seed: _read(files[seed]) for seed in sorted(files)}
 
+    def note_time(self, experiment: str, variant: str, runs: int, seconds: float, diverged: int) -> None:
+        """Appends how long some runs took together to times.csv."""
+        file = self.folder / "times.csv"
+        header = "" if file.exists() else "experiment,variant,runs,seconds,diverged\n"
+        with file.open("a") as opened:
+            opened.write(f"{header}{experiment},{variant},{runs},{seconds:.0f},{diverged}\n")
+
+    def times(self) -> list[dict[str, str]]:
+        """What `note_time` noted."""
+        file = self.folder / "times.csv"
+        if not file.is_file():
+            return []
+        with file.open(newline="") as opened:
+            return list(csv.DictReader(opened))
+
     def _current(self, experiment: Experiment, variant: str, method: Method) -> bool:
         file = self.place(experiment, variant, method) / "settings.json"
         return file.is_file() and json.loads(file.read_text()) == experiment.settings(variant, method)

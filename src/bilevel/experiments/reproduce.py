@@ -54,6 +54,8 @@ def reproduce(
         began = time.perf_counter()
         for number, experiment in enumerate(map(shorter, experiments), 1):
             ran = run(Stage(experiment, variant), range(seeds), records, progress)
+            if ran.runs:
+                records.note_time(experiment.name, variant, ran.runs, ran.seconds, ran.diverged)
             said = f"{ran.runs} runs in {clock(ran.seconds)}" if ran.runs else "all runs were there"
             said += f", {ran.diverged} diverged" if ran.diverged else ""
             say(f"{variant} {number}/{len(experiments)}, {experiment.title}: {said}")

@@ -1,0 +1,125 @@
+"""Comparisons of solvers: fair budgets, the same grid, nothing run twice, clear refusals."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bilevel as bl
+from bilevel.comparison.compare import final
+from bilevel.comparison.entrants import Grid, enter, everyone, steps_for, with_rates
+from bilevel.experiments.records import Record
+from bilevel.problems import Ready
+from test_cli import call
+
+SMALL = Grid((1e-2, 1e-1), (1e-1,), (1e-3,))
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    known = bl.problems.opposed_slopes()
+    out = tmp_path_factory.mktemp("compared")
+    options = {"solvers": ["MORBiT", "StocBiO"], "calls": 400, "seeds": 2, "grid": SMALL, "automatic": ["MORBiT"]}
+    return known, out, options, bl.compare(known.problem, known.x, out=out, progress=False, **options)
+
+
+def test_the_budget_is_the_same_for_all(compared):
+    *_, found = compared
+    assert {(e.entrant.name, e.rates == "automatic") for e in found.entries} == {
+        ("MORBiT", False),
+        ("MORBiT", True),
+        ("StocBiO", False),
+    }
+    for entry in found.entries:
+        assert 400 - entry.entrant.calls < entry.steps * entry.entrant.calls <= 400
+        assert all(run["step"][-1] == entry.steps for run in entry.runs.values())
+    steps = {entry.entrant.name: entry.steps for entry in found.entries}
+    assert steps["StocBiO"] < steps["MORBiT"]
+
+
+def test_the_best_rates_of_the_grid_are_taken(compared):
+    known, _, _, found = compared
+    tuned = next(e for e in found.entries if e.entrant.name == "MORBiT" and e.rates != "automatic")
+    ends = {}
+    for called, rates in SMALL.rates().items():
+        solver = with_rates(bl.MORBiT(), rates)
+        steps = tuned.steps // 4
+        run = bl.solve(known.problem, solver, known.x, steps=steps, every=1, seed=10_000, progress=False)
+        ends[called] = final(Record.of(run, None))
+    assert tuned.rates == min(ends, key=ends.get)
+
+
+def test_entries_come_best_first_and_rows_tell_all(compared):
+    *_, found = compared
+    rows = found.table()
+    worst = [row["worst_validation"] for row in rows]
+    assert worst == sorted(worst)
+    assert np.isfinite(found.target)
+    assert {"calls_to_target", "seconds_to_target", "state_megabytes", "diverged", "worst_test"} <= set(rows[0])
+    assert "MORBiT" in found.summary()
+
+
+def test_files_are_there_and_nothing_runs_twice(compared):
+    known, out, options, _ = compared
+    folder = out / "problem"
+    for name in ("comparison.csv", "runs.csv", "comparison.png", "comparison.pdf"):
+        assert (folder / name).stat().st_size > 100
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("seed-*.csv")}
+    assert len(before) == 2 * 2 + 2 * 3
+    bl.compare(known.problem, known.x, out=out, progress=False, **options)
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("seed-*.csv")} == before
+
+
+def test_calls_are_rows():
+    rows = jnp.arange(8.0)
+    task = bl.Task(train=rows, validation=rows, y=jnp.zeros(()))
+    problem = bl.Problem(
+        lambda x, y, batch: jnp.mean((x * y - batch) ** 2),
+        lambda x, y, batch: jnp.mean((y - x * batch) ** 2),
+        [task, task],
+        lower_batch=4,
+        upper_batch=4,
+    )
+    entrant = enter("MORBiT", bl.MORBiT(), Ready(problem, jnp.ones(())))
+    assert entrant.calls == 5 * 4  # five calls on batches of four rows
+    assert steps_for(entrant, 205, None) == 10
+    assert steps_for(entrant, None, 10 * entrant.seconds) == 10
+    assert entrant.bytes > 0
+
+
+def test_everyone_is_a_min_max_method():
+    assert len(everyone()) >= 18
+    assert {type(solver.weighting) for solver in everyone().values()} == {bl.weightings.SimplexAscent}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"problem": "leter"}, "Did you mean 'letter'"),
+        ({"problem": "ball", "calls": 0}, r"calls=0\): a budget"),
+        ({"problem": "ball", "seconds": -1.0}, r"seconds=-1.0\): a budget"),
+        ({"problem": "ball", "calls": 5, "seconds": 5}, "one budget, not both"),
+        ({"problem": "ball", "seeds": 0}, "seeds"),
+        ({"problem": "ball", "solvers": []}, "a list of names"),
+        ({"problem": "ball", "solvers": ["MORBIT2"]}, "did you mean MORBiT"),
+        ({"problem": "ball", "solvers": ["GDA"]}, "GDA cannot run on this problem"),
+        ({"problem": "sinusoids", "solvers": ["SABA"]}, "SABA cannot run on this problem: .*Generator"),
+        ({"problem": "ball", "x": 1.0}, "a problem of yours"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_in_a_sentence(options, said):
+    with pytest.raises(ValueError, match=said):
+        bl.compare(**options, progress=False)
+
+
+def test_problems_of_yours_need_a_start():
+    with pytest.raises(ValueError, match=r"compare\(x=None\)"):
+        bl.compare(bl.problems.enclosing_ball().problem)
+    with pytest.raises(TypeError, match="it needs a name or a"):
+        bl.compare(3)
+
+
+def test_the_command_says_what_is_wrong():
+    ran = call("compare", "leter")
+    assert ran.exit_code == 1
+    assert "Did you mean 'letter'" in ran.errors
+    assert "a budget is a number above 0" in call("compare", "ball", "--calls", "0").errors
