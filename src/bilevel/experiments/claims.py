@@ -96,8 +96,8 @@ def exponent_of_tasks(runs: Runs) -> Evidence:
 
 
 def steadier_batches(runs: Runs) -> Evidence:
-    """Batches of 128 vary less than batches of 8: along the end of each run."""
-    return _batches(runs, measures.unrest, lambda ratio: ratio.below(1), "deviation along the end")
+    """Batches of 128 jump less from one evaluation to the next than batches of 8."""
+    return _batches(runs, measures.unrest, lambda ratio: ratio.below(1), "jumps between evaluations")
 
 
 def same_level(runs: Runs) -> Evidence:

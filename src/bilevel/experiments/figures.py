@@ -15,7 +15,7 @@ from bilevel.experiments.letter import BATCHES, LETTER, TASKS
 from bilevel.experiments.records import COLUMNS, Record, Records, write_table
 from bilevel.experiments.sinusoids import MORE_SINUSOIDS, SINUSOIDS
 from bilevel.experiments.statistics import interval
-from bilevel.plotting.legends import add_legend
+from bilevel.plotting.legends import band_handle, in_columns
 from bilevel.plotting.panels import Line, draw_lines
 from bilevel.plotting.style import COLOURS, DPI, GREY, STYLE
 
@@ -178,21 +178,22 @@ def _save(figure: Figure, panels: Mapping[str, Mapping], folder: Path) -> list[P
     from matplotlib.figure import Figure as Drawing
 
     with matplotlib.rc_context(STYLE):
-        drawing = Drawing(figsize=(3.6 * len(panels) + 0.6, 3.4), dpi=DPI, layout="constrained")
+        drawing = Drawing(figsize=(max(6.6, 3.6 * len(panels) + 0.6), 3.6), dpi=DPI, layout="constrained")
         FigureCanvasAgg(drawing)
         trials = 0
         for number, (variant, runs) in enumerate(panels.items()):
             axes = drawing.add_subplot(1, len(panels), number + 1)
             handles = figure.draw(axes, {key: list(own.values()) for key, own in runs.items()})
-            axes.set_title(VARIANTS[variant], fontsize=9.5, pad=32 if figure.name == "1b" else None)
+            axes.set_title(VARIANTS[variant], fontsize=9.5)
             axes.set_xlabel("step")
             axes.set_ylabel(figure.label if number == 0 else "")
             if figure.name == "1b":  # its legend tells the exponent of the panel
-                add_legend(axes, handles, [str(handle.get_label()) for handle in handles], 40)
+                axes.legend(handles=handles, loc="best", frameon=False)
             trials = max(trials, *(len(own) for own in runs.values()))
-        if figure.name != "1b":
-            drawing.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
-        drawing.suptitle(f"Figure {figure.name}. {figure.title}: median and 10 % to 90 % of {trials} trials")
+        key = [] if figure.name == "1b" else handles
+        names = [*(str(handle.get_label()) for handle in key), f"10 % to 90 % of {trials} trials"]
+        drawing.legend(**in_columns([*key, band_handle()], names, 90 * len(panels)), loc="outside lower center")
+        drawing.suptitle(f"Figure {figure.name}. {figure.title}")
         files = [folder / f"figure-{figure.name}{suffix}" for suffix in (".png", ".pdf")]
         for file in files:
             drawing.savefig(file, metadata={"CreationDate": None} if file.suffix == ".pdf" else {})
