@@ -226,6 +226,17 @@ def test_blocks_move_one_after_the_other():
     assert np.abs(end - recursion(newest=False)).max() > 1e-4
 
 
+@pytest.mark.parametrize("solver", [bl.GDA(0.05, ASCENT), bl.HiBSA(0.05, ASCENT)], ids=["GDA", "HiBSA"])
+def test_a_rule_may_watch_the_loss(solver):
+    """x starts where it is best for uniform weights, so that the weighted loss can only rise, and the rate falls."""
+    start = jnp.asarray(POINTS.mean(axis=0))
+    watching = solver.replace(upper_rule=bl.rules.Plateau(patience=1, every=2, factor=0.5))
+    result = bl.solve(BALL.problem, watching, start, steps=20, progress=False)
+    rates = result.history.upper_rate[1:]
+    assert rates[0] == pytest.approx(0.05)
+    assert rates[-1] < 0.05 / 2
+
+
 def test_permuting_tasks_permutes_weights():
     known = bl.problems.reduced_ball()
     order = np.array([2, 0, 3, 1])
@@ -379,6 +390,7 @@ def wrong(x, batch):
         (BALL.problem, bl.GDA(-0.1, ASCENT), BALL.x, ValueError, "GDA(upper_lr)=-0.1"),
         (BALL.problem, bl.GDA(0.1, SimplexAscent), BALL.x, TypeError, "GDA(weighting=...) got"),
         (BALL.problem, bl.HiBSA(0.1, ASCENT, perturbation=-1.0), BALL.x, ValueError, "HiBSA(perturbation=-1.0)"),
+        (BALL.problem, bl.HiBSA(0.1, ASCENT, perturbation=np.inf), BALL.x, ValueError, "HiBSA(perturbation=inf)"),
         (BALL.problem, bl.TRMAML(0.1, ASCENT, tasks_per_step=5), BALL.x, ValueError, "TRMAML(tasks_per_step)=5"),
         (BALL.problem, bl.TRMAML(0.1, ASCENT, tasks_per_step=0), BALL.x, ValueError, "TRMAML(tasks_per_step)=0"),
         (

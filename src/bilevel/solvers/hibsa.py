@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel import tree
+from bilevel import rules, tree
 from bilevel.constraints import Ball, Product, Simplex
 from bilevel.minmax import MinMaxProblem
 from bilevel.parts import Power, Rate, leaf, part, rate_at
@@ -73,8 +73,8 @@ class HiBSA(SingleLevelSolver):
         size = self.perturbation
         if callable(size) or tree.is_traced(size):
             return
-        if size is None or isinstance(size, str) or jnp.ndim(size) != 0 or not size >= 0:
-            raise ValueError(f"HiBSA(perturbation={size!r}): it needs a number, 0 or more, or a schedule.")
+        if size is None or isinstance(size, str) or jnp.ndim(size) != 0 or not 0 <= size < jnp.inf:
+            raise ValueError(f"HiBSA(perturbation={size!r}): it needs a finite number, 0 or more, or a schedule.")
 
     def check_start(self, problem: MinMaxProblem, x: Any) -> None:
         """Each block must have its own set."""
@@ -107,26 +107,27 @@ class HiBSA(SingleLevelSolver):
         blocks, structure = jax.tree.flatten(state.x)
         optimisers, squares = list(state.upper), jnp.zeros((), state.weights.dtype)
         for j in range(len(blocks)):
-            slope = _block_slope(problem, blocks, structure, j, state.weights, samples)
-            update, optimisers[j] = rule.update(slope, optimisers[j], blocks[j])
+            loss, slope = _block_slope(problem, blocks, structure, j, state.weights, samples)
+            update, optimisers[j] = rules.update(rule, slope, optimisers[j], blocks[j], loss)
             blocks[j] = optax.apply_updates(blocks[j], update)
             # The other blocks are in their sets already, where a projection leaves them.
             blocks = jax.tree.leaves(problem.constraint.project(jax.tree.unflatten(structure, blocks)))
             squares += jnp.sum(slope**2).astype(squares.dtype)
         x = jax.tree.unflatten(structure, blocks)
-        return x, tuple(optimisers), jnp.asarray(rate, squares.dtype), jnp.sqrt(squares)
+        rate = jnp.asarray(rate * rules.reduction(optimisers), squares.dtype)
+        return x, tuple(optimisers), rate, jnp.sqrt(squares)
 
 
 def _block_slope(
     problem: MinMaxProblem, blocks: list[jax.Array], structure: Any, j: int, weights: jax.Array, samples: tuple
-) -> jax.Array:
-    """The slope of the weighted objective in block j alone."""
+) -> tuple[jax.Array, jax.Array]:
+    """The weighted objective, and its slope in block j alone."""
 
     def weighted(block: jax.Array) -> jax.Array:
         losses = problem.objectives(jax.tree.unflatten(structure, [*blocks[:j], block, *blocks[j + 1 :]]), samples)
         return jnp.vdot(weights.astype(losses.dtype), losses)
 
-    return jax.grad(weighted)(blocks[j])
+    return jax.value_and_grad(weighted)(blocks[j])
 
 
 def _ties_blocks(constraint: Any, x: Any) -> bool:
