@@ -164,6 +164,18 @@ def test_only_drawn_tasks_are_computed():
     np.testing.assert_array_equal(chosen.objectives(known.x, chosen.draw(jax.random.key(0))), losses[jnp.array([2, 0])])
 
 
+def test_a_step_tells_the_losses_it_saw():
+    """F_i of the tasks drawn, not n / C times as much, which is what moves the weights; 0 for the others."""
+    known = bl.problems.adapted_ball()
+    solver = bl.TRMAML(0.1, ASCENT, tasks_per_step=2)
+    losses = known.problem.objectives(known.x, known.problem.draw(jax.random.key(0)))
+    state = solver.init(known.problem, known.x, key=jax.random.key(0), steps=1)
+    _, info = jax.jit(solver.step)(known.problem, state, jax.random.key(1))
+    drawn = np.asarray(info.losses) != 0
+    assert drawn.sum() == 2
+    np.testing.assert_allclose(info.losses[drawn], losses[drawn], rtol=1e-12)
+
+
 def test_every_task_drawn_is_every_task():
     known = bl.problems.adapted_ball()
     whole, drawn = (run(bl.TRMAML(0.1, ASCENT, tasks_per_step=c), known.problem, known.x, 50) for c in (None, 4))

@@ -70,7 +70,8 @@ class TRMAML(SingleLevelSolver):
         if self.tasks_per_step is not None:
             chosen = jax.random.permutation(task_key, problem.size)[: self.tasks_per_step]  # (1)
         direction, losses = estimate(problem, state.x, state.weights, chosen, row_key)
-        return self.finish(problem, state, direction, losses)  # (2), (3)
+        state, info = self.finish(problem, state, direction, losses)  # (2), (3)
+        return state, info._replace(losses=losses * (1 if chosen is None else len(chosen) / problem.size))
 
 
 def estimate(
