@@ -164,6 +164,12 @@ def test_a_result_can_be_shown_kept_and_tabulated(tmp_path):
             "MMB(blocks_per_step)=3: the problem has 2 tasks",
         ),
         (lambda: bl.solve(blocks(), SOLVER.replace(momentum=0.0), START, steps=5), ValueError, "MMB(momentum)=0.0"),
+        (lambda: bl.solve(blocks(), SOLVER.replace(radius="1"), START, steps=5), ValueError, "MMB(radius='1')"),
+        (
+            lambda: bl.solve(blocks(), SOLVER.replace(dual_lr=-1.0), START, steps=5),
+            ValueError,
+            "this solver chooses no",
+        ),
         (
             lambda: bl.solve(blocks(), SOLVER, jnp.zeros(3), steps=5),
             ValueError,

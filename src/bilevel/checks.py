@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import warnings
 from collections.abc import Callable
@@ -43,17 +44,33 @@ def check_kind(solver: Any, problem: Any) -> None:
 
 def check_given(name: str, rate: Any) -> None:
     """A positive number or a schedule: for solvers that choose no rates."""
-    if rate is None:
-        raise ValueError(f"{name}=None: it needs a positive number or a schedule; this solver chooses no rates.")
-    check_rate(name, rate)
+    if not _is_rate(rate):
+        raise ValueError(f"{name}={rate!r}: it needs a positive number or a schedule; this solver chooses no rates.")
 
 
 def check_rate(name: str, rate: Any) -> None:
     """A positive number, a schedule, or None."""
-    if rate is None or callable(rate) or tree.is_traced(rate):
-        return
-    if np.ndim(rate) != 0 or isinstance(rate, str) or not np.isfinite(rate) or not rate > 0:
+    if rate is not None and not _is_rate(rate):
         raise ValueError(f"{name}={rate!r}: it needs a positive number, a schedule, or None = chosen for you.")
+
+
+def _is_rate(rate: Any) -> bool:
+    return callable(rate) or tree.is_traced(rate) or is_positive(rate)
+
+
+def is_positive(value: Any) -> bool:
+    """Whether it is one finite number above 0."""
+    return is_number(value) and value > 0
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is one finite number: neither text, nor a truth value, nor several."""
+    if isinstance(value, (bool, np.bool_, str)) or value is None or np.ndim(value) != 0:
+        return False
+    try:
+        return math.isfinite(value)
+    except TypeError:
+        return False
 
 
 def check_count(name: str, count: Any) -> None:

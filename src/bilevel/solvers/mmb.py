@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel import checks, start
+from bilevel import checks, start, tree
 from bilevel.multiblock import BlockPoint, MultiBlockProblem
 from bilevel.parts import Rate, leaf, part, rate_at
 from bilevel.solvers.blocks import BlockMove
@@ -100,7 +100,7 @@ class MMB:
             checks.check_given(f"MMB({field})", getattr(self, field))
         checks.check_rate("MMB(v_lr)", self.v_lr)
         checks.check_share("MMB(momentum)", self.momentum)
-        if self.radius is not None and not self.radius > 0:
+        if self.radius is not None and not tree.is_traced(self.radius) and not checks.is_positive(self.radius):
             raise ValueError(f"MMB(radius={self.radius!r}): it needs a positive number, or None.")
         if self.blocks_per_step is not None:
             checks.check_part("MMB(blocks_per_step)", self.blocks_per_step, problem.size)
