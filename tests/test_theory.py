@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from itertools import product
 from operator import attrgetter
 
@@ -252,6 +253,10 @@ def test_noise_is_that_of_the_batches():
         ({"strong_convexity": 3.0}, "at most lower_smoothness"),
         ({"cross_bound": 0.0}, "G_y L"),
         ({"loss_bound": math.inf}, "loss_bound=inf"),
+        ({"loss_bound": 0.0}, "loss_bound=0.0"),
+        ({"loss_slope": -1.0}, "loss_slope=-1.0"),
+        ({"loss_slope": None}, "loss_slope=None"),
+        ({"upper_slope": (1.0, 2.0)}, "upper_slope="),
     ],
 )
 def test_constants_that_are_none_are_refused(change, said):
@@ -259,9 +264,49 @@ def test_constants_that_are_none_are_refused(change, said):
         theory.step_sizes(dataclasses.replace(SLOPES, **change), 2, 100)
 
 
-def test_rho_must_exceed_the_weak_convexity():
-    with pytest.raises(ValueError, match="rho"):
-        theory.bounds(BENT, 2, 100, dataclasses.replace(START, rho=0.5))
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rho": 0.5}, "Start(rho=0.5): it needs a finite number above the weak convexity, 1."),
+        ({"rho": math.inf}, "Start(rho=inf)"),
+        ({"lower_gap": -1.0}, "Start(lower_gap=-1.0): it needs a finite number, 0 or more."),
+        ({"lower_gap": None}, "Start(lower_gap=None)"),
+        ({"envelope": math.nan}, "Start(envelope=nan)"),
+        ({"envelope": -5.0}, "Start(envelope=-5.0): it needs a finite number, -4 (-B_l) or more."),
+    ],
+)
+def test_starts_that_are_none_are_refused(change, said):
+    for bound in (theory.bounds, theory.mended_bounds):
+        with pytest.raises(ValueError, match=re.escape(said)):
+            bound(BENT, 2, 100, dataclasses.replace(START, **change))
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "said"),
+    [
+        (lambda: theory.step_sizes({}, 2, 10), TypeError, "constants got dict: it needs a bl.theory.Constants."),
+        (lambda: theory.step_sizes(BENT, 0, 10), ValueError, "n=0: it needs a whole number, 1 or more."),
+        (lambda: theory.step_sizes(BENT, 2, 0), ValueError, "steps=0: it needs a finite number, 1 or more."),
+        (lambda: theory.step_sizes(BENT, 2, None), ValueError, "steps=None: it needs"),
+        (lambda: theory.mended_bounds(BENT, 2, math.inf, START), ValueError, "steps=inf: it needs"),
+        (lambda: theory.bounds(BENT, 2, 10, 3.0), TypeError, "start got float: it needs a bl.theory.Start."),
+        (lambda: theory.steps_for(BENT, 2, "1", START), ValueError, "steps_for(eps='1'): it needs a positive number."),
+        (lambda: theory.series_terms(BENT, 0.0), ValueError, "series_terms(bias=0.0): it needs a positive number."),
+        (
+            lambda: theory.series_terms(dataclasses.replace(BENT, strong_convexity=0.0), 0.1),
+            ValueError,
+            "Constants(strong_convexity=0.0)",
+        ),
+        (lambda: theory.morbit(BENT, 2, 1.5), ValueError, "morbit(steps)=1.5: it needs a whole number"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_named(call, kind, said):
+    with pytest.raises(kind, match=re.escape(said)):
+        call()
+
+
+def test_the_order_of_the_corollary_is_for_small_eps():
+    assert math.isnan(theory.sample_complexity(BENT, 4, 2.0, START).order)
 
 
 def test_rademacher_complexity_of_one_and_of_both_signs():

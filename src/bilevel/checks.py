@@ -69,7 +69,7 @@ def is_number(value: Any) -> bool:
         return False
     try:
         return math.isfinite(value)
-    except TypeError:
+    except (TypeError, OverflowError):
         return False
 
 

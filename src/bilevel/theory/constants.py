@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+
+from bilevel.checks import is_number
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,7 @@ class Constants:
             value = getattr(self, field.name)
             if field.name == "bias" and value is None:
                 continue
-            if isinstance(value, (bool, str)) or not 0 <= value < math.inf:
+            if not is_number(value) or not value >= 0:
                 raise ValueError(f"Constants({field.name}={value!r}): it needs a finite number, 0 or more.")
         for name in ("lower_smoothness", "strong_convexity", "loss_bound"):
             if not getattr(self, name) > 0:

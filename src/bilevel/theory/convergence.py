@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from bilevel.checks import check_count
+from bilevel.checks import check_count, is_number, is_positive
 from bilevel.hypergradients import RandomNeumann
 from bilevel.solvers import MORBiT
 from bilevel.theory.constants import Constants
@@ -48,12 +48,27 @@ class Start:
     Args:
         lower_gap: max_i |y_i - y_i*(x)|^2 at the start.
         envelope: the Moreau envelope of F at the first x; None = B_l, which it cannot exceed.
-        rho: of the proximal map, above the weak convexity of F; None = 2 L_f, which is.
+        rho: of the proximal map, above the weak convexity of F; None = twice the larger of it and L_f.
     """
 
     lower_gap: float  # Delta^0
     envelope: float | None = None  # Phi_{1/rho}(x^0)
     rho: float | None = None
+
+    def check(self, constants: Constants) -> None:
+        """Raises where a number is none, or no bound could follow from it."""
+        if not is_number(self.lower_gap) or not self.lower_gap >= 0:
+            raise ValueError(f"Start(lower_gap={self.lower_gap!r}): it needs a finite number, 0 or more.")
+        least = -constants.loss_bound
+        if self.envelope is not None and (not is_number(self.envelope) or not self.envelope >= least):
+            raise ValueError(
+                f"Start(envelope={self.envelope!r}): it needs a finite number, {least:.3g} (-B_l) or more."
+            )
+        if self.rho is not None and (not is_number(self.rho) or not self.rho > constants.weak_convexity):
+            raise ValueError(
+                f"Start(rho={self.rho!r}): it needs a finite number above the weak convexity, "
+                f"{constants.weak_convexity:.3g}."
+            )
 
 
 class Complexity(NamedTuple):
@@ -62,7 +77,7 @@ class Complexity(NamedTuple):
     steps: float  # K
     terms: int  # Q of the estimator's series, each a Hessian product
     queries: float  # of each task's stochastic oracle: K (Q + 3)
-    order: float  # the corollary's n^{5/4} eps^{-5/2} log(1/eps), to which queries are claimed proportional
+    order: float  # n^{5/4} eps^{-5/2} log(1/eps), which the corollary claims queries grow as; nan unless eps < 1
 
 
 def step_sizes(constants: Constants, n: int, steps: float) -> Rates:
@@ -86,6 +101,9 @@ def series_terms(constants: Constants, bias: float) -> int:
     C_gxy C_fy (1 - 1/kappa)^Q / mu_g <= bias, so that Q is O(kappa log(1/bias)). The variance of `RandomNeumann` grows
     with Q too, while the theorem takes sigma_f as given.
     """
+    _check_constants(constants)
+    if not is_positive(bias):
+        raise ValueError(f"series_terms(bias={bias!r}): it needs a positive number.")
     first = constants.response * constants.upper_slope
     if first <= bias or constants.condition <= 1:
         return 1
@@ -127,7 +145,7 @@ def bounds(constants: Constants, n: int, steps: float, start: Start) -> Bounds:
     These are not: the proof bounds max_i E |y_i - y_i*|^2 and not E max_i, max over w of E F and not E max over w, and
     uses B_l, a bound of l_i, for f_i(x, y_i).
     """
-    rates, bias = _rates_and_bias(constants, n, steps)
+    rates, bias = _rates_and_bias(constants, n, steps, start)
     mu, size = constants.strong_convexity, constants.direction_lipschitz
     lag, noise = constants.response / size, 16 * constants.lower_noise**2 / mu**2
     A = (
@@ -161,7 +179,7 @@ def mended_bounds(constants: Constants, n: int, steps: float, start: Start) -> B
 
     Taken on trust: that A bounds E max_i |y_i - y_i*|^2, as the theorem says, and not only max_i E, as its proof does.
     """
-    rates, bias = _rates_and_bias(constants, n, steps)
+    rates, bias = _rates_and_bias(constants, n, steps, start)
     alpha, beta, gamma = rates
     if 4 * alpha * constants.gradient_lipschitz > 1:
         return Bounds(math.inf, math.inf, math.inf)
@@ -194,7 +212,7 @@ def steps_for(
         bound: `bounds` or `mended_bounds`.
         gap: what must be small: by default all three, or for instance `operator.attrgetter("y")`.
     """
-    if not 0 < eps < math.inf:
+    if not is_positive(eps):
         raise ValueError(f"steps_for(eps={eps!r}): it needs a positive number.")
 
     def reached(steps: int) -> bool:
@@ -226,7 +244,7 @@ def sample_complexity(
     corollary claims queries of order n^{5/4} eps^{-5/2} log(1/eps). Arguments as for `steps_for`.
     """
     steps = steps_for(constants, n, eps, start, bound, gap)
-    order = n**1.25 * eps**-2.5 * math.log(1 / eps)
+    order = n**1.25 * eps**-2.5 * math.log(1 / eps) if eps < 1 else math.nan
     if steps == math.inf:
         return Complexity(steps, 0, math.inf, order)
     terms = series_terms(constants, step_sizes(constants, n, steps).upper ** 0.5)
@@ -240,22 +258,29 @@ def _settled(constants: Constants, rates: Rates, bias: float, A: float, gap: flo
     return 8 * (bias**2 + off) / gap**2 + 2 * rates.upper * moments / gap
 
 
-def _rates_and_bias(constants: Constants, n: int, steps: float) -> tuple[Rates, float]:
+def _rates_and_bias(constants: Constants, n: int, steps: float, start: Start) -> tuple[Rates, float]:
     rates = step_sizes(constants, n, steps)
+    if not isinstance(start, Start):
+        raise TypeError(f"start got {type(start).__name__}: it needs a bl.theory.Start.")
+    start.check(constants)
     return rates, rates.upper**0.5 if constants.bias is None else constants.bias
 
 
 def _proximal(constants: Constants, start: Start) -> tuple[float, float, float]:
     """rho, rho - mu_l and the Moreau envelope at the start."""
     rho = 2 * max(constants.gradient_lipschitz, constants.weak_convexity) if start.rho is None else start.rho
-    if not rho > constants.weak_convexity:
-        raise ValueError(f"Start(rho={rho!r}): it needs more than the weak convexity, {constants.weak_convexity:.3g}.")
     envelope = constants.loss_bound if start.envelope is None else start.envelope
     return rho, rho - constants.weak_convexity, envelope
 
 
 def _check(constants: Constants, n: int, steps: float) -> None:
-    constants.check()
+    _check_constants(constants)
     check_count("n", n)
-    if isinstance(steps, (bool, str)) or not steps >= 1:
-        raise ValueError(f"steps={steps!r}: it needs a number, 1 or more.")
+    if not is_number(steps) or not steps >= 1:
+        raise ValueError(f"steps={steps!r}: it needs a finite number, 1 or more.")
+
+
+def _check_constants(constants: Constants) -> None:
+    if not isinstance(constants, Constants):
+        raise TypeError(f"constants got {type(constants).__name__}: it needs a bl.theory.Constants.")
+    constants.check()
