@@ -92,19 +92,19 @@ def test_claimed_bounds_by_hand():
 def test_mended_bounds_by_hand():
     noisy = dataclasses.replace(SLOPES, lower_noise=0.5, upper_noise=2.0, weak_convexity=1.0)
     seen = theory.mended_bounds(noisy, 4, K, START)
-    A = 3 / 512 + 4 * 2**-21 + 12.5 / 4096 + 50 / 64 + 0.5 / 64 + 4 / 64
+    A = 3 / 512 + 4 * 2**-21 + 2 * 12.5 / 4096 + 50 / 64 + 0.5 / 64 + 4 / 64
     weights = 25 / 512 + 12.5 / 64 + 10 * math.sqrt(A)
     drift = 4 * (2 / 512 / 25) * 12.5**2
-    first = 4 / 5 * (7 / K + drift) / (6 / 8192)
+    first = 4 / 5 * ((7 + 12.5) / K + drift) / (6 / 8192)
     x = first + 8 * 4 * A / 25 + 2 / 8192 * (304 + 12 * A) / 5
     np.testing.assert_allclose(seen, (A, weights, x), rtol=1e-12)
 
 
 def test_where_the_claim_and_the_argument_differ():
-    """Once K is large: Delta / mu_g against Delta, and the loss at the start; b_0 in both."""
+    """Once K is large: Delta / mu_g against Delta, and how far the loss may fall, 2 B_l; b_0 in both."""
     claimed, mended = (b(BENT, 4, 1e12, START).y for b in (theory.bounds, theory.mended_bounds))
     lag = BENT.response / BENT.direction_lipschitz
-    apart = 3 * (1 - 1 / 2) * 1e12**-0.6 + (4 - 1) * lag * 1e12**-0.8
+    apart = 3 * (1 - 1 / 2) * 1e12**-0.6 + (2 * 4 - 1) * lag * 1e12**-0.8
     # The two differ by 1e-7 of themselves.
     assert mended - claimed == pytest.approx(apart, rel=1e-6)
 

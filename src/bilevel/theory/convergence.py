@@ -141,9 +141,13 @@ def bounds(constants: Constants, n: int, steps: float, start: Start) -> Bounds:
     - One line of the proof has n gamma B_l for n gamma B_l^2. The next line, and A, are right again.
     - The gap of the weights has G_f A, but |f(y*) - f(y)| <= G_f |y* - y| is an error that is not squared.
     - The bound on x follows a Moreau envelope of F whose weights stand still, but they move.
+    - The last loss and the last envelope are left out as if neither could be negative, but |l_i| <= B_l allows -B_l.
 
     These are not: the proof bounds max_i E |y_i - y_i*|^2 and not E max_i, max over w of E F and not E max over w, and
-    uses B_l, a bound of l_i, for f_i(x, y_i).
+    uses B_l, a bound of l_i, for f_i(x, y_i) and for what is seen of it on samples.
+
+    What A bounds is |y_i^{k+1} - y_i*(x^k)|^2, as `result.random` has them; the paper's algorithm returns y^{k-1} with
+    x^k, of which the proof says nothing.
     """
     rates, bias = _rates_and_bias(constants, n, steps, start)
     mu, size = constants.strong_convexity, constants.direction_lipschitz
@@ -168,9 +172,9 @@ def mended_bounds(constants: Constants, n: int, steps: float, start: Start) -> B
     With the rates alpha, beta, gamma as they are at this K, and A the bound on y,
 
         A        = 4/(mu_g beta) (Delta^0/K + beta^2 sigma_g^2 (1 + 1/K)
-                     + 16 alpha G_y^2/(mu_g beta) (B_l/K + n gamma B_l^2 + 4 alpha b_0^2 + 2 alpha sigma_f^2))
+                     + 16 alpha G_y^2/(mu_g beta) (2 B_l/K + n gamma B_l^2 + 4 alpha b_0^2 + 2 alpha sigma_f^2))
         weights <= n gamma B_l^2/2 + 1/(gamma K) + 2 G_f sqrt(A)
-        x       <= 4/(rho - mu_l) ((Phi/K + n gamma B_l^2)/(rho alpha) + ...as before)
+        x       <= 4/(rho - mu_l) (((Phi + B_l)/K + n gamma B_l^2)/(rho alpha) + ...as before)
 
     so y keeps O(sqrt(n) K^{-2/5}); the weights have O(n^{1/4} K^{-1/5}), that is n^{5/4} eps^{-5} steps; and the bound
     on x does not vanish: as the weights move the envelope may rise by n gamma B_l^2 a step, and gamma/alpha does not
@@ -185,12 +189,12 @@ def mended_bounds(constants: Constants, n: int, steps: float, start: Start) -> B
         return Bounds(math.inf, math.inf, math.inf)
     mu = constants.strong_convexity
     drift = n * gamma * constants.loss_bound**2  # how far a step of the weights moves F, at most
-    kicks = constants.loss_bound / steps + drift + 4 * alpha * bias**2 + 2 * alpha * constants.upper_noise**2
+    kicks = 2 * constants.loss_bound / steps + drift + 4 * alpha * bias**2 + 2 * alpha * constants.upper_noise**2
     chase = 16 * alpha * constants.response**2 / (mu * beta) * kicks
     A = 4 / (mu * beta) * (start.lower_gap / steps + beta**2 * constants.lower_noise**2 * (1 + 1 / steps) + chase)
     weights = drift / 2 + 1 / (gamma * steps) + 2 * constants.upper_lipschitz * A**0.5
     rho, gap, envelope = _proximal(constants, start)
-    first = 4 * (envelope / steps + drift) / (gap * rho * alpha)
+    first = 4 * ((envelope + constants.loss_bound) / steps + drift) / (gap * rho * alpha)
     return Bounds(A, weights, first + _settled(constants, rates, bias, A, gap))
 
 
