@@ -332,6 +332,27 @@ def test_generalisation_bounds_by_hand():
         theory.unseen_task_bound(losses, 0.1, 2.0, 50, [0.5, 0.5, 0.5])
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: theory.seen_task_bound(0.3, 0.1, 1.0, 0), "rows=0: it needs a whole number, 1 or more."),
+        (lambda: theory.seen_task_bound(math.nan, 0.1, 1.0, 9), "loss=nan: it needs a finite number."),
+        (lambda: theory.seen_task_bound(0.3, -0.1, 1.0, 9), "complexity=-0.1: it needs a finite number, 0 or more."),
+        (lambda: theory.seen_task_bound(0.3, 0.1, math.inf, 9), "width=inf: it needs the length of the range"),
+        # A third of it is a probability, it is not.
+        (lambda: theory.worst_task_bound([0.3] * 3, 0.1, 1.0, 9, 1.5), "risk=1.5: it needs a number between 0 and 1."),
+        (lambda: theory.unseen_task_bound([0.3] * 2, 0.1, 1.0, 9, [0.5] * 2, -0.1), "risk=-0.1: it needs"),
+        (lambda: theory.worst_task_bound([0.3] * 2, 0.1, 1.0, [9] * 3), "rows got shape (3,): it needs one number, or"),
+        (lambda: theory.worst_task_bound([0.3] * 2, [[0.1]], 1.0, 9), "complexities got shape (1, 1)"),
+        (lambda: theory.worst_task_bound([0.3, math.nan], 0.1, 1.0, 9), "loss=nan"),
+        (lambda: theory.rademacher_complexity([[0.3]], seed=-1), "rademacher_complexity(seed=-1)"),
+    ],
+)
+def test_generalisation_of_nonsense(call, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        call()
+
+
 def test_half_signs_would_promise_too_much():
     """Candidates with any losses in {0, 1} on the rows, and 1 elsewhere: the best has mean 0, and in truth nearly 1."""
     m = 10

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevel.checks import check_count
+from bilevel.checks import check_count, is_number
+from bilevel.diagnostics.points import check_seed
 
 
 class Rademacher(NamedTuple):
@@ -50,6 +51,7 @@ def rademacher_complexity(losses: Any, samples: int = 1000, seed: int = 0) -> Ra
             "(candidates, rows)."
         )
     check_count("rademacher_complexity(samples)", samples)
+    check_seed("rademacher_complexity", seed)
     generator = np.random.default_rng(seed)
     rows = losses.shape[1]
     largest = np.empty(samples)
@@ -77,9 +79,12 @@ def seen_task_bound(
     0.4759
     """
     check_count("rows", rows)
-    if isinstance(risk, (bool, str)) or not 0 < risk < 1:
-        raise ValueError(f"risk={risk!r}: it needs a number between 0 and 1.")
-    if not width >= 0:
+    _check_risk(risk)
+    if not is_number(loss):
+        raise ValueError(f"loss={loss!r}: it needs a finite number.")
+    if not is_number(complexity) or not complexity >= 0:
+        raise ValueError(f"complexity={complexity!r}: it needs a finite number, 0 or more.")
+    if not is_number(width) or not width >= 0:
         raise ValueError(f"width={width!r}: it needs the length of the range of the losses, 0 or more.")
     deviation = 3 * math.sqrt(math.log(2 / risk)) if observed else math.sqrt(math.log(1 / risk))
     return float(loss + 2 * complexity + width * deviation / math.sqrt(2 * rows))
@@ -128,5 +133,18 @@ def _each(losses: Any, complexities: Any, width: float, rows: Any, risk: float, 
     losses = np.asarray(losses, float)
     if losses.ndim != 1 or not losses.size:
         raise ValueError(f"losses got shape {losses.shape}: it needs one number for each task.")
-    terms = zip(losses, *(np.broadcast_to(a, losses.shape).tolist() for a in (complexities, rows)), strict=True)
+    _check_risk(risk)  # its share for each task would be a probability even where it is not
+    own = []
+    for name, values in (("complexities", complexities), ("rows", rows)):
+        if np.shape(values) not in ((), losses.shape):
+            raise ValueError(
+                f"{name} got shape {np.shape(values)}: it needs one number, or one for each of the {losses.size} tasks."
+            )
+        own.append(np.broadcast_to(values, losses.shape).tolist())
+    terms = zip(losses.tolist(), *own, strict=True)
     return np.array([seen_task_bound(f, R, width, m, risk / losses.size, observed=observed) for f, R, m in terms])
+
+
+def _check_risk(risk: Any) -> None:
+    if not is_number(risk) or not 0 < risk < 1:
+        raise ValueError(f"risk={risk!r}: it needs a number between 0 and 1.")
