@@ -247,6 +247,21 @@ def test_noise_is_that_of_the_batches():
 
 
 @pytest.mark.parametrize(
+    ("change", "kind", "said"),
+    [
+        ({"problem": 3}, TypeError, "estimate_constants(problem=...) got int: it needs a bl.Problem."),
+        ({"samples": 0}, ValueError, "estimate_constants(samples)=0: it needs a whole number, 1 or more."),
+        ({"radius": 0}, ValueError, "estimate_constants(radius=0): it needs a positive number."),
+        ({"hypergradient": 3}, TypeError, "estimate_constants(hypergradient=...) got 3: it needs an estimator object"),
+        ({"hypergradient": bl.hypergradients.RandomNeumann(0)}, ValueError, "RandomNeumann(terms)=0: it needs"),
+    ],
+)
+def test_measurements_that_make_no_sense(change, kind, said):
+    with pytest.raises(kind, match=re.escape(said)):
+        theory.estimate_constants(**{"problem": bl.problems.opposed_slopes().problem, "x": 1.0} | change)
+
+
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"strong_convexity": 0.0}, "strong_convexity=0.0"),

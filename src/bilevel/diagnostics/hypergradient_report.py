@@ -14,7 +14,7 @@ from bilevel.diagnostics.comparison import Comparison, compare
 from bilevel.diagnostics.differences import Differences, central_differences
 from bilevel.diagnostics.exact import task_gradients
 from bilevel.diagnostics.newton import solve_lower
-from bilevel.diagnostics.points import check_is_problem, check_seed
+from bilevel.diagnostics.points import check_estimator, check_is_problem, check_seed
 from bilevel.diagnostics.sampling import Estimate, moments_of
 from bilevel.diagnostics.spectrum import lower_spectra
 from bilevel.diagnostics.text import columns, lower_remarks
@@ -154,12 +154,7 @@ def check_hypergradient(
         raise ValueError(f"check_hypergradient(tolerance={tolerance!r}): it needs a number, 0 or more.")
     checks.check_count("check_hypergradient(lower_steps)", lower_steps)
     check_seed("check_hypergradient", seed)
-    if isinstance(hypergradient, type) or not hasattr(hypergradient, "surrogate"):
-        raise TypeError(
-            f"check_hypergradient(hypergradient=...) got {hypergradient!r}: it needs an estimator object, such as "
-            "bl.hypergradients.Exact()."
-        )
-    hypergradient.check()
+    check_estimator("check_hypergradient", hypergradient)
     x = start.arrays(x, "x")
     y = start.lower_points(problem, y, jax.random.key(seed))
     checks.check_start(problem, x, y)

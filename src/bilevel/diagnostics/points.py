@@ -66,3 +66,13 @@ def check_seed(caller: str, seed: Any) -> None:
     """Raises unless it is a whole number, 0 or more."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise ValueError(f"{caller}(seed={seed!r}): it needs a whole number, 0 or more.")
+
+
+def check_estimator(caller: str, hypergradient: Any) -> None:
+    """Raises unless it is an estimator whose arguments make sense."""
+    if isinstance(hypergradient, type) or not hasattr(hypergradient, "surrogate"):
+        raise TypeError(
+            f"{caller}(hypergradient=...) got {hypergradient!r}: it needs an estimator object, such as "
+            "bl.hypergradients.Exact()."
+        )
+    hypergradient.check()

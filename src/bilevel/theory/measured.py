@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from bilevel import checks, start
 from bilevel.diagnostics.exact import task_gradients
 from bilevel.diagnostics.newton import solve_lower
-from bilevel.diagnostics.points import check_is_problem, check_seed
+from bilevel.diagnostics.points import check_estimator, check_is_problem, check_seed
 from bilevel.diagnostics.regularity import Smoothness, bends, draw_pair, lower_noise, smoothness
 from bilevel.diagnostics.sampling import Estimate, moments_of
 from bilevel.diagnostics.spectrum import is_strongly_convex, lower_spectra
@@ -51,14 +51,15 @@ def estimate_constants(
         y: where the lower problems are solved from, as for `solve`.
         samples: how many points to look at besides the centre.
         seed: of the points and batches.
-        radius: how far from the centre the points are, at most, in x and in each y.
+        radius: how far from the centre the points are, at most, in x and in each y; neighbours are as far again.
         hypergradient: the estimator whose noise `upper_noise` is, the largest over the tasks; with `RandomNeumann` it
             depends on the length of the series, so take that of `series_terms`.
     """
     check_is_problem("estimate_constants", problem)
     checks.check_count("estimate_constants(samples)", samples)
     check_seed("estimate_constants", seed)
-    if isinstance(radius, (bool, str)) or not 0 < radius < np.inf:
+    check_estimator("estimate_constants", hypergradient)
+    if not checks.is_positive(radius):
         raise ValueError(f"estimate_constants(radius={radius!r}): it needs a positive number.")
     x = start.arrays(x, "x")
     y = start.lower_points(problem, y, jax.random.key(seed))
