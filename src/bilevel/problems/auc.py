@@ -28,10 +28,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel.checks import check_count
 from bilevel.constraints import Box
 from bilevel.grouping import Task
 from bilevel.multiblock import MultiBlockProblem
 from bilevel.problems.hyperparameters import Ready
+from bilevel.problems.rows import check_callable, check_strength, listed, points_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +71,11 @@ def area_under_curve(scores: Any, signs: Any) -> float:
     0.875
     """
     scores, positive = np.asarray(scores), np.asarray(signs) > 0
+    if scores.ndim != 1 or scores.shape != positive.shape or not 0 < positive.sum() < len(positive):
+        raise ValueError(
+            f"area_under_curve got scores of shape {scores.shape} and {positive.sum()} positive of {positive.size} "
+            "signs: it needs one score for each sign, and signs of both kinds."
+        )
     gaps = scores[positive][:, None] - scores[~positive][None]
     return float(np.mean((gaps > 0) + (gaps == 0) / 2))
 
@@ -95,7 +102,12 @@ def auc(
         upper_batch: validation rows per step and task; None = all.
         seed: of the first W.
     """
-    first = jnp.asarray(tasks[0].train[0])
+    tasks = listed("auc", tasks)
+    check_count("auc(features)", features)
+    check_callable("auc", "activation", activation, "an array")
+    check_strength("auc", "penalty", penalty)
+    check_strength("auc", "reach", reach)
+    first = jnp.asarray(points_of("auc", tasks[0]))
     dtype, d = first.dtype, first.shape[1]
     y = {"w": jnp.zeros(features, dtype), "b": jnp.zeros((), dtype)}
     own = []

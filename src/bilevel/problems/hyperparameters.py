@@ -23,9 +23,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel.checks import check_count
 from bilevel.constraints import NonNegative
 from bilevel.grouping import Task
 from bilevel.problem import Problem
+from bilevel.problems.rows import check_strength, listed, points_of
 from bilevel.problems.sincos import sincos
 
 
@@ -80,7 +82,11 @@ def hyperparameters(
         penalty: where every penalty starts.
         seed: of W.
     """
-    first = tasks[0].train[0]
+    tasks = listed("hyperparameters", tasks)
+    check_count("hyperparameters(frequencies)", frequencies)
+    check_strength("hyperparameters", "bandwidth", bandwidth)
+    check_strength("hyperparameters", "penalty", penalty)
+    first = points_of("hyperparameters", tasks[0])
     d = first.shape[1]
     losses = _losses(frequencies, d, seed, str(jnp.asarray(first).dtype))
     W = losses.W

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from bilevel.grouping import Task
 from bilevel.minmax import MinMaxProblem
 from bilevel.problems.hyperparameters import Ready
+from bilevel.problems.rows import check_callable, check_strength, listed, points_of
 
 Error = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -56,6 +57,9 @@ def multitask(tasks: Sequence[Task], error: Error = logistic, penalty: float = 1
         penalty: of the ridge.
         batch: rows per step and task; None = all.
     """
-    points = jnp.asarray(tasks[0].train[0])
+    tasks = listed("multitask", tasks, stacks=True)
+    check_callable("multitask", "error", error, "(prediction, target)")
+    check_strength("multitask", "penalty", penalty)
+    points = jnp.asarray(points_of("multitask", tasks[0]))
     x = {"w": jnp.zeros(points.shape[-1], points.dtype), "b": jnp.zeros((), points.dtype)}
     return Ready(MinMaxProblem(LinearModel(error, penalty), tasks, batch=batch), x)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel.checks import check_count, is_positive
 from bilevel.grouping import Task
 from bilevel.problem import Problem
+from bilevel.problems.rows import check_strength
 
 
 def upper(x, y, batch):
@@ -48,6 +50,15 @@ def random_quadratics(
         x_scale: the size that x is measured in.
         loss_scale: multiplies every f_i.
     """
+    for name, count in (("tasks", tasks), ("x_size", x_size), ("y_size", y_size)):
+        check_count(f"random_quadratics({name})", count)
+    if y_size < x_size:
+        raise ValueError(f"random_quadratics(y_size={y_size}): it needs at least x_size, {x_size}.")
+    for name, value in (("lower_condition", lower_condition), ("upper_condition", upper_condition)):
+        check_strength("random_quadratics", name, value, least=1)
+    for name, value in (("x_scale", x_scale), ("loss_scale", loss_scale)):
+        if not is_positive(value):
+            raise ValueError(f"random_quadratics({name}={value!r}): it needs a positive number.")
     generator = np.random.default_rng(seed)
     rows: dict[str, list[np.ndarray]] = {"A": [], "B": [], "C": [], "t": []}
     for _ in range(tasks):

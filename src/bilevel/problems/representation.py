@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -21,9 +21,11 @@ import numpy as np
 import optax
 
 from bilevel import tree
+from bilevel.checks import check_count
 from bilevel.grouping import Task
 from bilevel.problem import Problem
 from bilevel.problems.hyperparameters import Ready
+from bilevel.problems.rows import check_callable, check_strength, listed
 from bilevel.sources import Generator
 
 Network = Callable[[Any, jax.Array], jax.Array]  # (x, inputs) -> features, one row each
@@ -168,8 +170,15 @@ def representation(
     >>> [leaf.shape for leaf in jax.tree.leaves(ready.x)]
     [(80,), (1, 80), (80,), (80, 80), (10,), (80, 10)]
     """
+    tasks = listed("representation", tasks)
+    check_count("representation(outputs)", outputs)
+    check_strength("representation", "ridge", ridge)
+    check_callable("representation", "loss", loss, "(outputs, targets)")
+    check_callable("representation", "penalty", penalty, "a head")
+    row = _first_row(tasks[0])
     function: Any = network
     if network is None:
+        _check_layers(layers, row)
         function = MLP(tuple(layers), active, bias)
         x = function.init(seed)
     elif not jax.tree_util.all_leaves([network]):
@@ -177,7 +186,7 @@ def representation(
     elif not callable(network) or x is None:
         raise TypeError(f"representation(network={network!r}) needs a model, or a function of (x, inputs) and `x`.")
     x = tree.hold_functions(x)
-    features = _width(function, x, tasks[0])
+    features = jax.eval_shape(function, x, row).shape[1]
     generator = np.random.default_rng(seed + 1)
     # All heads start alike, as the paper intends.
     y = uniform(generator, (features, outputs), features, jax.tree.leaves(x)[0].dtype)
@@ -187,15 +196,36 @@ def representation(
     return Ready(problem, x)
 
 
-def _width(network: Network, x: Any, task: Task) -> int:
-    """How many features a network makes of a row."""
+def _first_row(task: Task) -> jax.ShapeDtypeStruct:
+    """The shape of the inputs of one row, which must be a pair of inputs and targets."""
 
-    def first_row(x: Any) -> jax.Array:
+    def first() -> jax.Array:
         rows = task.train
         rows = rows.sample(rows.parameters, jax.random.key(0), 1) if isinstance(rows, Generator) else rows
-        return network(x, jnp.asarray(rows[0][:1]))
+        if not isinstance(rows, (tuple, list)) or len(rows) != 2:
+            raise TypeError(
+                f"representation(tasks=...) got training rows of type {type(rows).__name__}: it needs a pair of "
+                "arrays, (inputs, targets)."
+            )
+        return jnp.asarray(rows[0][:1])
 
-    return jax.eval_shape(first_row, x).shape[1]
+    return jax.eval_shape(first)
+
+
+def _check_layers(layers: Any, row: jax.ShapeDtypeStruct) -> None:
+    """Sizes, two or more, the first of which is that of the inputs."""
+    sizes = list(layers) if isinstance(layers, Iterable) else []
+    if len(sizes) < 2 or not all(isinstance(s, (int, np.integer)) and s > 0 for s in sizes):
+        raise ValueError(
+            f"representation(layers={layers!r}): it needs two or more sizes, whole numbers from the inputs to the "
+            "features."
+        )
+    width = row.shape[1] if len(row.shape) > 1 else 1
+    if len(row.shape) > 2 or sizes[0] != width:
+        raise ValueError(
+            f"representation(layers={layers!r}): a row of inputs has shape {row.shape[1:]}, so it needs "
+            + (f"{width} first." if len(row.shape) < 3 else "rows of numbers; flatten them, or give a network.")
+        )
 
 
 def sinusoid_regression(tasks: Sequence[Task], batch: int = 10, seed: int = 0, **options: Any) -> Ready:
