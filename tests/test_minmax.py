@@ -238,6 +238,25 @@ def test_blocks_move_one_after_the_other():
     assert np.abs(end - recursion(newest=False)).max() > 1e-4
 
 
+def test_both_moves_are_from_the_old_point():
+    """A recursion in numpy; weights moved at the new x, or x by the new weights, would come out elsewhere."""
+    state = run(bl.GDA(0.1, ASCENT), BALL.problem, BALL.x, 10)
+
+    def recursion(order):
+        x, weights = np.asarray(BALL.x), np.full(4, 1 / 4)
+        for _ in range(10):
+            moved = x - 0.1 * weights @ (x - POINTS)
+            raised = simplex(weights + 0.05 * np.sum(((moved if order == "x first" else x) - POINTS) ** 2, axis=1) / 2)
+            x = x - 0.1 * raised @ (x - POINTS) if order == "weights first" else moved
+            weights = raised
+        return np.array([*x, *weights])
+
+    end = np.array([*state.x, *state.weights])
+    np.testing.assert_allclose(end, recursion("at once"), rtol=1e-9, atol=1e-12)
+    for order in ("x first", "weights first"):
+        assert np.abs(end - recursion(order)).max() > 1e-3
+
+
 @pytest.mark.parametrize("solver", [bl.GDA(0.05, ASCENT), bl.HiBSA(0.05, ASCENT)], ids=["GDA", "HiBSA"])
 def test_a_rule_may_watch_the_loss(solver):
     """x starts where it is best for uniform weights, so that the weighted loss can only rise, and the rate falls."""
@@ -377,6 +396,7 @@ TASK = bl.Task(POINTS, POINTS)
         (lambda: bl.MinMaxProblem(distance, TASK, constraint=3), TypeError, "MinMaxProblem(constraint=...) got 3"),
         (lambda: bl.MinMaxProblem(distance, TASK, objective=Adapted), TypeError, "MinMaxProblem(objective=...) got"),
         (lambda: bl.MinMaxProblem(distance, TASK, objective=Adapted(-1.0)), ValueError, "Adapted(lr=-1.0)"),
+        (lambda: bl.MinMaxProblem(distance, TASK, objective=Adapted(None)), ValueError, "Adapted(lr=None)"),
         (lambda: bl.MinMaxProblem(distance, TASK, objective=Adapted(0.1, 0)), ValueError, "Adapted(steps=0)"),
         (
             lambda: bl.MinMaxProblem(distance, bl.Task(POINTS, POINTS, y=jnp.zeros(2))),

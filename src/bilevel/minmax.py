@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from bilevel import grouping
+from bilevel.checks import is_positive
 from bilevel.group import Group, TaskView
 from bilevel.grouping import Task
 from bilevel.naming import Names
@@ -95,7 +96,7 @@ class Adapted:
 
     def check(self) -> None:
         """A positive rate, and a number of steps."""
-        if isinstance(self.lr, str) or np.ndim(self.lr) != 0 or not np.isfinite(self.lr) or not self.lr > 0:
+        if not is_positive(self.lr):
             raise ValueError(f"Adapted(lr={self.lr!r}): it needs a positive number.")
         if isinstance(self.steps, bool) or not isinstance(self.steps, (int, np.integer)) or self.steps < 1:
             raise ValueError(f"Adapted(steps={self.steps!r}): it needs a whole number, 1 or more.")

@@ -16,6 +16,7 @@ class Constants:
 
     Attributes:
         bias: how far the mean direction of x may be off; None = as far as the theorem's rate allows, b_0^2 = alpha.
+            A number is for the bounds alone: `morbit` and `sample_complexity` take a series for b_0^2 = alpha.
 
     >>> plain = Constants(upper_lipschitz=3.0, upper_slope=3.0, upper_y_smoothness=1.0, loss_bound=4.0, loss_slope=6.0,
     ...                   lower_smoothness=1.0, strong_convexity=1.0, cross_bound=2.0)
