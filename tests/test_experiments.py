@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -110,6 +111,15 @@ def test_watched_tasks_are_apart():
     record = Record.of(result, 1)
     np.testing.assert_array_equal(record["worst_test"], result.history.test[:, 0])
     np.testing.assert_array_equal(record["unseen_worst_test"], result.history.test[:, 1])
+
+
+def test_runs_that_end_together_are_all_kept(tmp_path, finished):
+    record = finished.read(SMALL, "described", "min-max")[0]
+    for trial in range(20):
+        records = Records(tmp_path / str(trial))
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda seed, r=records: r.keep(SMALL, "described", "min-max", seed, record), range(8)))
+        assert list(records.read(SMALL, "described", "min-max")) == list(range(8))
 
 
 class Interrupted(Records):

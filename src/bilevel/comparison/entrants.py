@@ -32,7 +32,7 @@ class Grid(NamedTuple):
 
     upper: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
     lower: tuple[float, ...] = (1e-2, 1e-1, 4e-1)
-    weights: tuple[float, ...] = (1e-3, 3e-2)
+    weights: tuple[float, ...] = (1e-3, 1e-2)
 
     def rates(self) -> dict[str, tuple[float, float, float]]:
         """(upper, lower, weights) by what they are called."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ class Records:
     """The finished runs under a folder: runs/EXPERIMENT/VARIANT/METHOD/seed-0.csv beside the settings they are of."""
 
     def __init__(self, folder: Path):
-        self.folder = folder
+        self.folder, self.lock = folder, threading.Lock()  # runs end in several threads
 
     def place(self, experiment: Experiment, variant: str, method: Method) -> Path:
         """The folder of one method's runs."""
@@ -82,14 +83,15 @@ class Records:
     def keep(self, experiment: Experiment, variant: str, method: Method, seed: int, record: Record) -> None:
         """Writes a run; those of other settings make way. A file appears whole or not at all."""
         place = self.place(experiment, variant, method)
-        if not self._current(experiment, variant, method):
-            for old in place.glob("seed-*.csv"):
-                old.unlink()
-            place.mkdir(parents=True, exist_ok=True)
-            _replace(place / "settings.json", json.dumps(experiment.settings(variant, method), indent=1))
         rows = zip(*(record[name].tolist() for name in COLUMNS), strict=True)
         lines = [",".join(COLUMNS), *(",".join(f"{value:.9g}" for value in row) for row in rows)]
-        _replace(place / f"seed-{seed}.csv", "\n".join(lines) + "\n")
+        with self.lock:
+            if not self._current(experiment, variant, method):
+                for old in place.glob("seed-*.csv"):
+                    old.unlink()
+                place.mkdir(parents=True, exist_ok=True)
+                _replace(place / "settings.json", json.dumps(experiment.settings(variant, method), indent=1))
+            _replace(place / f"seed-{seed}.csv", "\n".join(lines) + "\n")
 
     def read(self, experiment: Experiment, variant: str, method: Method) -> dict[int, Record]:
         """The finished runs of one method by seed."""
