@@ -71,7 +71,7 @@ def gradient_decay(axes: Axes, runs: Runs) -> list[Any]:
     p = interval(np.array([measures.decay(run) for run in own]))
     centre = np.sqrt(steps[0] * steps[-1]), np.exp(np.nanmean(np.log(middle)))
     handles += axes.plot(steps, centre[1] * (steps / centre[0]) ** -0.4, color=GREY, linestyle=":", label="$K^{-2/5}$")
-    handles += axes.plot([], [], linestyle="none", label=f"fitted exponent {p.text(2)}")
+    axes.set_xlabel(f"step; fitted exponent {p.text(2)}")
     axes.set(xscale="log", yscale="log")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -185,14 +185,11 @@ def _save(figure: Figure, panels: Mapping[str, Mapping], folder: Path) -> list[P
             axes = drawing.add_subplot(1, len(panels), number + 1)
             handles = figure.draw(axes, {key: list(own.values()) for key, own in runs.items()})
             axes.set_title(VARIANTS[variant], fontsize=9.5)
-            axes.set_xlabel("step")
+            axes.set_xlabel(axes.get_xlabel() or "step")
             axes.set_ylabel(figure.label if number == 0 else "")
-            if figure.name == "1b":  # its legend tells the exponent of the panel
-                axes.legend(handles=handles, loc="best", frameon=False)
             trials = max(trials, *(len(own) for own in runs.values()))
-        key = [] if figure.name == "1b" else handles
-        names = [*(str(handle.get_label()) for handle in key), f"10 % to 90 % of {trials} trials"]
-        drawing.legend(**in_columns([*key, band_handle()], names, 90 * len(panels)), loc="outside lower center")
+        names = [*(str(handle.get_label()) for handle in handles), f"10 % to 90 % of {trials} trials"]
+        drawing.legend(**in_columns([*handles, band_handle()], names, 90 * len(panels)), loc="outside lower center")
         drawing.suptitle(f"Figure {figure.name}. {figure.title}")
         files = [folder / f"figure-{figure.name}{suffix}" for suffix in (".png", ".pdf")]
         for file in files:
