@@ -189,8 +189,8 @@ def test_images_are_learned(likeness):
         parts = [((p // 2 + 60 * l[:, None]).astype(np.uint8), l) for p, l in (task.train, task.validation, task.test)]
         bright.append(bl.Task(*parts, name=task.name))
     ready = representation(bright, upper_batch=4)
-    solver = bl.MORBiT(0.003, 0.01, bl.hypergradients.Direct(), bl.weightings.SimplexAscent(0.1))
-    result = bl.solve(ready.problem, solver, ready.x, steps=300, progress=False)
+    solver = bl.MORBiT(0.01, 0.01, bl.hypergradients.Direct(), bl.weightings.SimplexAscent(0.1))
+    result = bl.solve(ready.problem, solver, ready.x, steps=600, progress=False)
     assert [leaf.shape for leaf in jax.tree.leaves(result.x)] == [(784, 100)]
     assert result.worst < 0.8 * result.history.worst[0]
 
@@ -200,5 +200,5 @@ def test_sinusoids_are_learned_and_equal_arguments_compile_once():
     assert ready.problem.groups[0].upper == sinusoid_regression(sinusoids(3, seed=1)).problem.groups[0].upper
     assert len(ready.problem.groups) == 1
     solver = bl.MORBiT(0.007, 0.005, bl.hypergradients.Unrolled(), bl.weightings.SimplexAscent(0.003, pull=3.0))
-    result = bl.solve(ready.problem, solver, ready.x, steps=500, progress=False)
+    result = bl.solve(ready.problem, solver, ready.x, steps=2000, progress=False)
     assert result.average.worst < 0.9 * result.history.worst[0]
