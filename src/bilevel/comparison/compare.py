@@ -23,6 +23,7 @@ from bilevel.problems import Ready
 EVALUATIONS = 50
 TUNING_SHARE, TUNING_SEED = 4, 10_000  # a quarter of the budget, on a draw that no reported run has
 GRID = Grid()
+PAPER = "MORBiT, paper"
 Say = Callable[[str], None]
 
 
@@ -98,7 +99,8 @@ def compare(
         problem: a name ("ball", "noisy-ball", "sinusoids", "letter", "fashion"), or a `bl.Problem`.
         x: where x starts, for a problem of yours.
         y: where the tasks' variables start, likewise.
-        solvers: names, or a dict of solvers by label; None = every bilevel solver that can run on the problem.
+        solvers: names, or a dict of solvers by label; None = every bilevel solver that can run on the problem, and
+            MORBiT as the paper has it where the paper has the problem.
         calls: the budget in oracle calls per task, a call being one value, gradient or product on one row.
         seconds: the budget in seconds of steps instead; None for both = what MORBiT needs for a usual run.
         seeds: runs of each solver.
@@ -126,6 +128,8 @@ def compare(
         if calls is None and seconds is None:
             calls = where.steps * court.entrant("MORBiT", by_name(["MORBiT"])["MORBiT"]).calls
         entries = []
+        if where.paper is not None and solvers is None:
+            entries.append(court.run(PAPER, where.paper, "the paper's", calls, seconds))
         for name, solver in entering.items():
             if name in refused:
                 continue
@@ -158,11 +162,13 @@ class _Court:
 
     def entrant(self, name: str, solver: Any) -> Entrant:
         """What its steps cost; measured once and kept."""
-        file = self.records.folder / f"cost-{name}.json"
-        if file.is_file():
-            return Entrant(name, solver, **json.loads(file.read_text()))
+        file, kind = self.records.folder / f"cost-{name}.json", repr(with_rates(solver, (1.0, 1.0, 1.0)))
+        kept = json.loads(file.read_text()) if file.is_file() else {}
+        if kept.pop("solver", None) == kind:
+            return Entrant(name, solver, **kept)
         found = enter(name, solver, self.ready, self.y)
-        file.write_text(json.dumps({"calls": found.calls, "seconds": found.seconds, "bytes": found.bytes}))
+        said = {"calls": found.calls, "seconds": found.seconds, "bytes": found.bytes, "solver": kind}
+        file.write_text(json.dumps(said, indent=1))
         return found
 
     def tuned(self, name: str, solver: Any, grid: Grid, calls: float | None, seconds: float | None) -> Entry:

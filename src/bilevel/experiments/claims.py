@@ -74,7 +74,7 @@ def lowest_lower(experiment: Experiment, column: str) -> Callable[[Runs], Eviden
         if not len(a):
             return Evidence("", NONE)
         logs = interval(np.log(b / a))
-        ratio = Interval(*np.exp(logs[:3]), logs.trials)
+        ratio = Interval(np.exp(logs.mean), np.exp(logs.low), np.exp(logs.high), logs.trials)
         means = [np.exp(np.nanmean(np.log(ends))) for ends in (a, b)]
         text = f"geometric means {means[0]:.3g} to {means[1]:.3g}, ratio {ratio.text(2)}, {_wins(a, b)}"
         return Evidence(text, logs.below(0))
