@@ -529,9 +529,9 @@ def test_a_problem_of_the_wrong_type(given):
         bl.solve(given, bl.MORBiT(), X, Y, steps=10)
 
 
-@pytest.mark.parametrize("given", [bl.MORBiT, "MORBiT", None], ids=["class", "name", "nothing"])
+@pytest.mark.parametrize("given", [bl.MORBiT, "MORBiT"], ids=["class", "name"])
 def test_a_solver_of_the_wrong_type(given):
-    with refuses(TypeError, r"solver.*(MORBiT|None).*solver object"):
+    with refuses(TypeError, r"solver.*MORBiT.*solver object"):
         bl.solve(make_default(), given, X, Y, steps=10)
 
 

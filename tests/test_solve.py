@@ -493,3 +493,13 @@ def test_on_accelerators_seeds_are_batched(monkeypatch):
     monkeypatch.setattr(sys.modules["bilevel.solve"], "solve_batched", note)
     run(seeds=[4, 7])
     assert called == [[4, 7]]
+
+
+def test_without_a_solver_it_is_the_recommended_one():
+    known = bl.problems.opposed_slopes()
+    own = bl.solve(known.problem, x=known.x, steps=5, progress=False)
+    named = bl.solve(known.problem, bl.MORBiT(), known.x, steps=5, progress=False)
+    assert own.solver == named.solver
+    np.testing.assert_array_equal(own.x, named.x)
+    with pytest.raises(ValueError, match=r"solve\(x=None\)"):
+        bl.solve(known.problem, steps=5)

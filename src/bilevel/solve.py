@@ -17,6 +17,7 @@ from bilevel.problem import Grouped
 from bilevel.progress import Bar, Quiet, bar
 from bilevel.result import Result
 from bilevel.results import Results
+from bilevel.solvers import MORBiT
 from bilevel.solvers.protocol import Solver
 from bilevel.together import run_together
 
@@ -24,8 +25,8 @@ from bilevel.together import run_together
 @overload
 def solve(
     problem: Grouped,
-    solver: Solver,
-    x: Any,
+    solver: Solver | None = None,
+    x: Any = None,
     y: Any = None,
     *,
     steps: int,
@@ -39,8 +40,8 @@ def solve(
 @overload
 def solve(
     problem: Grouped,
-    solver: Solver,
-    x: Any,
+    solver: Solver | None = None,
+    x: Any = None,
     y: Any = None,
     *,
     steps: int,
@@ -53,8 +54,8 @@ def solve(
 ) -> Results: ...
 def solve(
     problem: Grouped,
-    solver: Solver,
-    x: Any,
+    solver: Solver | None = None,
+    x: Any = None,
     y: Any = None,
     *,
     steps: int,
@@ -69,7 +70,8 @@ def solve(
 
     Args:
         problem: what to solve: a `bl.Problem`, or of another kind, a `bl.MinMaxProblem` or `bl.MultiBlockProblem`.
-        solver: how, for instance `bl.MORBiT()`; each is for one kind of problem.
+        solver: how, for instance `bl.MORBiT()`; each is for one kind of problem. None = what we recommend for a
+            `bl.Problem`: MORBiT's steps with a tracked hypergradient and automatic rates, which is `bl.MORBiT()`.
         x: where the shared variable starts, any pytree of floating arrays; a Flax NNX or Equinox model is one, and its
             functions (activations) stay as they are.
         y: where the tasks' variables start: one pytree for all tasks, a dict by task name, or a function of
@@ -89,11 +91,14 @@ def solve(
 
     >>> import bilevel as bl
     >>> known = bl.problems.enclosing_ball()
-    >>> result = bl.solve(known.problem, bl.MORBiT(), known.x, steps=2000, progress=False)
+    >>> result = bl.solve(known.problem, x=known.x, steps=2000, progress=False)
     >>> bool(abs(result.worst - known.value) < 0.01)
     True
     """
+    solver = MORBiT() if solver is None else solver
     plan = _check(problem, solver, steps, every, patience, callback)
+    if x is None:
+        raise ValueError("solve(x=None): it needs where x starts, a pytree of floating-point arrays.")
     if seeds is None:
         _check_seed("seed", seed)
         job = Job(problem, solver, x, y, seed)
