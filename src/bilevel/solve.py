@@ -97,8 +97,6 @@ def solve(
     """
     solver = MORBiT() if solver is None else solver
     plan = _check(problem, solver, steps, every, patience, callback)
-    if x is None:
-        raise ValueError("solve(x=None): it needs where x starts, a pytree of floating-point arrays.")
     if seeds is None:
         _check_seed("seed", seed)
         job = Job(problem, solver, x, y, seed)
