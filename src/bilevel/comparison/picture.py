@@ -10,6 +10,7 @@ import numpy as np
 from bilevel.comparison.compare import Comparison, Entry
 from bilevel.experiments.records import Record
 from bilevel.plotting.figure import check_path
+from bilevel.plotting.numbers import over_steps, spread
 from bilevel.plotting.panels import Line, draw_lines
 from bilevel.plotting.style import COLOURS, DPI, MARKERS, PALE, STYLE
 
@@ -52,6 +53,9 @@ def _line(entry: Entry, unit: str, rank: int) -> Line:
     per_step = getattr(entry.entrant, unit)
     runs = [Record({"step": r["step"] * per_step, "worst": _clipped(r)}) for r in entry.runs.values()]
     colour = COLOURS[rank] if rank < COLOURED else PALE
+    if rank >= COLOURED:  # a pale line is enough of them, without its band
+        steps, values = over_steps(runs, [run["worst"] for run in runs])
+        runs = [Record({"step": steps, "worst": spread(values)[0]})]
     return Line(entry.entrant.name, runs, lambda run: run["worst"], colour, MARKERS[0])
 
 
