@@ -102,6 +102,7 @@ def test_everyone_is_a_min_max_method():
         ({"problem": "ball", "solvers": []}, "a list of names"),
         ({"problem": "ball", "solvers": ["MORBIT2"]}, "did you mean MORBiT"),
         ({"problem": "ball", "solvers": ["GDA"]}, "GDA cannot run on this problem"),
+        ({"problem": "ball", "solvers": ["MMB"]}, "MMB cannot run on this problem"),
         ({"problem": "sinusoids", "solvers": ["SABA"]}, "SABA cannot run on this problem: .*Generator"),
         ({"problem": "ball", "x": 1.0}, "a problem of yours"),
     ],

@@ -104,6 +104,15 @@ def test_other_settings_are_other_runs(finished):
     assert finished.read(longer.experiment, "described", "min-max") == {}
 
 
+def test_runs_of_other_settings_lie_beside_each_other(tmp_path, finished):
+    record, other = finished.read(SMALL, "described", "min-max")[0], SMALL.shorter(1)
+    records = Records(tmp_path)
+    for experiment in (SMALL, other, SMALL):
+        records.keep(experiment, "described", "min-max", 0, record)
+    assert records.has(SMALL, "described", "min-max", 0)
+    assert records.has(other, "described", "min-max", 0)
+
+
 def test_watched_tasks_are_apart():
     seen = bl.weightings.Watched(1, bl.weightings.Average())
     ready = start(0, "described")

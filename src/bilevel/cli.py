@@ -319,7 +319,9 @@ def claims(
         found = tested.findings(Records(folder), shortened(quick))
         rows = tested.table(found)
         if not rows:
-            raise ValueError(f"there are no finished runs in {str(folder)!r}: `bilevel reproduce` makes them.")
+            made = "bilevel reproduce --quick" if quick else "bilevel reproduce"
+            other = "" if quick else " (of its quick runs: `bilevel claims --quick`)"
+            raise ValueError(f"there are no finished runs in {str(folder)!r}: `{made}` makes them{other}.")
     if markdown:
         typer.echo(tested.markdown(found))
         return
@@ -327,6 +329,8 @@ def claims(
     for row in rows:
         table.add_row(*row)
     Console().print(table)
+    if quick:
+        typer.echo("These are quick runs, a fiftieth as long: they show that it works, and say nothing of the claims.")
 
 
 # ------------------------------------------------------------------ compare
@@ -354,7 +358,8 @@ def compare(
 ) -> None:
     """Compare solvers on a problem: equal budgets, rates tuned on one grid by validation data, several seeds.
 
-    An oracle call is one value, gradient or product of one task on one row. Runs that are finished in DIR are not made
+    Every solver runs as a min-max method, also those that average the tasks as published. An oracle call is one value,
+    gradient or product of one task on one row. Runs that are finished in DIR are not made
     again: after Ctrl-C, or a crash, the same command goes on.
     """
     from bilevel.cache import keep_compiled

@@ -62,7 +62,7 @@ def everyone() -> dict[str, Any]:
 
 def robust(solver: Any) -> Any:
     """The same solver with weights that follow the worst tasks."""
-    return solver.replace(weighting=SimplexAscent()) if hasattr(solver, "replace") else solver
+    return solver.replace(weighting=SimplexAscent()) if hasattr(solver, "weighting") else solver
 
 
 def with_rates(solver: Any, rates: tuple[float, float, float]) -> Any:

@@ -40,18 +40,27 @@ def reached(record: Any, target: float) -> float:
 
 def text(comparison: Comparison) -> str:
     """The table for a terminal."""
-    head = f"{'solver':<14}{'rates':<18}{'worst val.':>17}{'worst test':>17}{'mean val.':>11}"
-    head += f"{'calls to ' + format(comparison.target, '.3g'):>18}{'seconds':>10}{'MB':>8}{'diverged':>10}"
-    lines = [comparison.title, head]
+    target = f"{comparison.target:.3g}"
+    head = f"{'solver':<15}{'rates x, y, weights':<21}{'worst val.':>17}{'worst test':>17}{'mean val.':>11}"
+    head += f"{'calls to ' + target:>18}{'seconds to ' + target:>20}{'state MB':>11}{'diverged':>10}"
+    lines = [f"{comparison.title}; all solvers as min-max methods", head]
     for r in comparison.table():
-        worst = f"{r['worst_validation']:.4f} ± {r['worst_validation_deviation']:.4f}"
-        test = f"{r['worst_test']:.4f} ± {r['worst_test_deviation']:.4f}"
+        worst, test = (_spread(r[name], r[f"{name}_deviation"]) for name in ("worst_validation", "worst_test"))
         lines.append(
-            f"{r['solver']:<14}{r['rates']:<18}{worst:>17}{test:>17}{r['mean_validation']:>11.4f}"
-            f"{r['calls_to_target']:>18,.0f}{r['seconds_to_target']:>10.3g}{r['state_megabytes']:>8.3g}{r['diverged']:>10.0%}"
+            f"{r['solver']:<15}{r['rates']:<21}{worst:>17}{test:>17}{r['mean_validation']:>11.4f}"
+            f"{_number(r['calls_to_target'], ',.0f'):>18}{_number(r['seconds_to_target'], '.3g'):>20}"
+            f"{r['state_megabytes']:>11.3g}{r['diverged']:>10.0%}"
         )
     lines += [f"{name} cannot run here: {why}" for name, why in comparison.skipped.items()]
     return "\n".join(lines)
+
+
+def _number(value: float, form: str) -> str:
+    return "-" if np.isnan(value) else format(value, form)
+
+
+def _spread(mean: float, deviation: float) -> str:
+    return _number(mean, ".4f") + ("" if np.isnan(deviation) else f" ± {deviation:.4f}")
 
 
 def write(comparison: Comparison, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import os
 import threading
@@ -66,37 +67,38 @@ class Record:
 
 
 class Records:
-    """The finished runs under a folder: runs/EXPERIMENT/VARIANT/METHOD/seed-0.csv beside the settings they are of."""
+    """The finished runs under a folder: runs/EXPERIMENT/VARIANT/METHOD/SETTINGS/seed-0.csv.
+
+    SETTINGS stands for what the runs depend on (see settings.json there): runs of other settings, such as quick ones,
+    lie beside them, and nothing is ever deleted.
+    """
 
     def __init__(self, folder: Path):
         self.folder, self.lock = folder, threading.Lock()  # runs end in several threads
 
     def place(self, experiment: Experiment, variant: str, method: Method) -> Path:
-        """The folder of one method's runs."""
-        return self.folder / "runs" / experiment.name / variant / method
+        """The folder of one method's runs with the settings of today."""
+        settings = json.dumps(experiment.settings(variant, method), indent=1)
+        digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
+        return self.folder / "runs" / experiment.name / variant / method / digest
 
     def has(self, experiment: Experiment, variant: str, method: Method, seed: int) -> bool:
         """Whether this run is finished, with the settings of today."""
-        place = self.place(experiment, variant, method)
-        return self._current(experiment, variant, method) and (place / f"seed-{seed}.csv").is_file()
+        return (self.place(experiment, variant, method) / f"seed-{seed}.csv").is_file()
 
     def keep(self, experiment: Experiment, variant: str, method: Method, seed: int, record: Record) -> None:
-        """Writes a run; those of other settings make way. A file appears whole or not at all."""
+        """Writes a run; its file appears whole or not at all."""
         place = self.place(experiment, variant, method)
         rows = zip(*(record[name].tolist() for name in COLUMNS), strict=True)
         lines = [",".join(COLUMNS), *(",".join(f"{value:.9g}" for value in row) for row in rows)]
         with self.lock:
-            if not self._current(experiment, variant, method):
-                for old in place.glob("seed-*.csv"):
-                    old.unlink()
+            if not (place / "settings.json").is_file():
                 place.mkdir(parents=True, exist_ok=True)
                 _replace(place / "settings.json", json.dumps(experiment.settings(variant, method), indent=1))
             _replace(place / f"seed-{seed}.csv", "\n".join(lines) + "\n")
 
     def read(self, experiment: Experiment, variant: str, method: Method) -> dict[int, Record]:
         """The finished runs of one method by seed."""
-        if not self._current(experiment, variant, method):
-            return {}
         files = {int(p.stem[5:]): p for p in self.place(experiment, variant, method).glob("seed-*.csv")}
         return {seed: _read(files[seed]) for seed in sorted(files)}
 
@@ -114,10 +116,6 @@ class Records:
             return []
         with file.open(newline="") as opened:
             return list(csv.DictReader(opened))
-
-    def _current(self, experiment: Experiment, variant: str, method: Method) -> bool:
-        file = self.place(experiment, variant, method) / "settings.json"
-        return file.is_file() and json.loads(file.read_text()) == experiment.settings(variant, method)
 
 
 def _read(path: Path) -> Record:
