@@ -105,6 +105,10 @@ def test_everyone_is_a_min_max_method():
         ({"problem": "ball", "solvers": ["MMB"]}, "MMB cannot run on this problem"),
         ({"problem": "sinusoids", "solvers": ["SABA"]}, "SABA cannot run on this problem: .*Generator"),
         ({"problem": "ball", "x": 1.0}, "a problem of yours"),
+        ({"problem": "ball", "calls": "many"}, r"calls='many'\): a budget"),
+        ({"problem": "ball", "grid": Grid((), (0.1,), (0.1,))}, "one rate or more"),
+        ({"problem": "ball", "target": float("nan")}, r"target=nan\): it needs a number"),
+        ({"problem": "ball", "solvers": ["MORBiT"], "automatic": ["SOBA"]}, "'SOBA', which is not among"),
     ],
 )
 def test_what_cannot_be_compared_is_said_in_a_sentence(options, said):
@@ -124,3 +128,11 @@ def test_the_command_says_what_is_wrong():
     assert ran.exit_code == 1
     assert "Did you mean 'letter'" in ran.errors
     assert "a budget is a number above 0" in call("compare", "ball", "--calls", "0").errors
+
+
+def test_folders_and_solvers_of_the_wrong_kind(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match="it needs a folder"):
+        bl.compare("ball", out=tmp_path / "file")
+    with pytest.raises(TypeError, match="it needs a solver object"):
+        bl.compare("ball", solvers={"mine": bl.MORBiT})

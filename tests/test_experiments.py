@@ -280,3 +280,16 @@ def test_interrupts_of_the_command(monkeypatch, tmp_path):
     ran = call("reproduce", "2a", "--quick", "--out", str(tmp_path))
     assert ran.exit_code == 130
     assert "the same command goes on" in ran.errors
+
+
+def test_the_function_refuses_what_the_command_refuses(tmp_path):
+    with pytest.raises(ValueError, match=r"figures=...\) got '9z'"):
+        reproduce.reproduce(["9z"], out=tmp_path / "new")
+    with pytest.raises(ValueError, match=r"variants=...\) got 'mine'"):
+        reproduce.reproduce(["1c"], ["mine"], out=tmp_path / "new")
+    with pytest.raises(ValueError, match="seeds"):
+        reproduce.reproduce(["1c"], seeds=0, out=tmp_path / "new")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match="it needs a folder"):
+        reproduce.reproduce(["1c"], out=tmp_path / "file")
+    assert not (tmp_path / "new").exists()

@@ -70,3 +70,9 @@ def test_watched_tasks_move_nothing():
     assert watched.history.validation[-1, -1] != watched.history.validation[0, -1]
     with pytest.raises(ValueError, match="Watched\\(seen=0\\)"):
         bl.solve(known.problem, solver.replace(weighting=bl.weightings.Watched(0)), known.x, steps=5, progress=False)
+
+
+def test_watched_needs_a_weighting():
+    for wrong in (None, bl.weightings.Average):
+        with pytest.raises(TypeError, match=r"Watched\(weighting="):
+            bl.weightings.Watched(1, wrong)

@@ -113,8 +113,11 @@ def compare(
         say: told what was done.
     """
     where, y = _contest(problem, x, y)
-    _check(calls, seconds, seeds)
+    _check(calls, seconds, seeds, grid, target, out)
     entering = _solvers(solvers)
+    for name in automatic:
+        if name not in entering:
+            raise ValueError(f"compare(automatic=...) names {name!r}, which is not among the solvers compared.")
     where.require()
     ready = where.start(TUNING_SEED, "")
     refused = {name: why for name, solver in entering.items() if (why := refusal(solver, ready, y))}
@@ -242,16 +245,25 @@ def _solvers(solvers: Any) -> dict[str, Any]:
     if solvers is None:
         return everyone()
     if isinstance(solvers, Mapping):
+        for name, solver in solvers.items():
+            if isinstance(solver, type) or not hasattr(solver, "step"):
+                raise TypeError(f"compare(solvers=...): {name!r} is {solver!r}; it needs a solver object.")
         return {name: robust(solver) for name, solver in solvers.items()}
     if isinstance(solvers, str) or not len(solvers):
         raise ValueError(f"compare(solvers={solvers!r}): it needs a list of names, or a dict of solvers by label.")
     return by_name(solvers)
 
 
-def _check(calls: Any, seconds: Any, seeds: Any) -> None:
+def _check(calls: Any, seconds: Any, seeds: Any, grid: Any, target: Any, out: Any) -> None:
     if calls is not None and seconds is not None:
         raise ValueError("compare(calls=..., seconds=...): one budget, not both.")
     for name, value in (("calls", calls), ("seconds", seconds)):
-        if value is not None and not value > 0:
+        if value is not None and not checks.is_positive(value):
             raise ValueError(f"compare({name}={value!r}): a budget is a number above 0.")
     checks.check_count("compare(seeds)", seeds)
+    if grid is not None and not all(len(rates) for rates in grid):
+        raise ValueError(f"compare(grid={grid!r}): it needs one rate or more of x, of y and of the weights.")
+    if target is not None and not checks.is_number(target):
+        raise ValueError(f"compare(target={target!r}): it needs a number.")
+    if out is not None and Path(out).is_file():
+        raise NotADirectoryError(f"compare(out={str(out)!r}): it is a file, and it needs a folder.")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bilevel import checks
 from bilevel.experiments.experiment import SEEDS, VARIANTS, Experiment
 from bilevel.experiments.figures import FIGURES, draw
 from bilevel.experiments.records import Records
@@ -43,6 +44,13 @@ def reproduce(
     Returns:
         The files of the figures.
     """
+    for kind, names, known in (("figures", figures, FIGURES), ("variants", variants, VARIANTS)):
+        for name in names:
+            if name not in known:
+                raise ValueError(f"reproduce({kind}=...) got {name!r}: there are {', '.join(known)}.")
+    checks.check_count("reproduce(seeds)", seeds)
+    if out.is_file():
+        raise NotADirectoryError(f"reproduce(out={str(out)!r}): it is a file, and it needs a folder.")
     chosen = [FIGURES[name] for name in figures or FIGURES]
     shorter = shortened(quick)
     experiments = list({e.name: e for figure in chosen for e in figure.experiments}.values())

@@ -31,6 +31,10 @@ class Watched:
     seen: int
     weighting: Weighting = SimplexAscent()
 
+    def __post_init__(self) -> None:
+        if isinstance(self.weighting, type) or not hasattr(self.weighting, "update"):
+            raise TypeError(f"Watched(weighting={self.weighting!r}): it needs a weighting object, such as Average().")
+
     @property
     def lr(self) -> Rate:
         """That of the seen tasks' weighting."""
