@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import bilevel as bl
@@ -39,6 +40,7 @@ SETTINGS = {  # (solver, steps): the rates of x and y, the estimator, the rate o
     "SUSTAIN": (bl.SUSTAIN(0.1, 0.4, Exact(), SimplexAscent(0.02), momentum=0.3), 1500),
     "StocBiO": (bl.StocBiO(0.1, 0.4, SERIES, SimplexAscent(0.03)), 800),
     "TTSA": (bl.TTSA(0.1, 0.4, Exact(), SimplexAscent(0.02)), 1000),
+    "Tandem": (bl.Tandem(0.1, 0.4, weighting=SimplexAscent(0.02), upper_rule=optax.sgd), 1500),
     "VRBO": (bl.VRBO(0.1, 0.4, SERIES, SimplexAscent(0.02)), 800),
 }
 BALLS = {  # the bound of x_1, x*, weights*

@@ -349,7 +349,8 @@ def compare(
     seconds: Annotated[float | None, typer.Option(help="Budget in seconds of steps instead.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each solver.")] = 10,
     automatic: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Runs with automatic rates too; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Runs with automatic rates too; may be repeated; none = Tandem."),
     ] = None,
     target: Annotated[float | None, typer.Option(help="Count calls and seconds to this worst validation loss.")] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of runs, tables and figures.")] = Path("comparison"),
@@ -376,7 +377,7 @@ def compare(
                 calls=calls,
                 seconds=seconds,
                 seeds=seeds,
-                automatic=automatic or (),
+                automatic=automatic or None,
                 target=target,
                 out=out,
                 progress=not quiet,

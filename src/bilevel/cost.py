@@ -17,7 +17,8 @@ class Cost(NamedTuple):
     """Calls per step and task, on average over a run.
 
     A call is one evaluation on one batch, however many rows it has. A value that comes with a gradient, and a gradient
-    on the way to a product, are free. A gradient in x, in y or in both at once is one call.
+    on the way to a product, are free. A gradient in x, in y or in both at one point on one batch is one call, however
+    many passes the solver makes for it.
     """
 
     upper_values: float  # f
@@ -62,7 +63,7 @@ def cost(solver: Any, problem: Problem, x: Any, y: Any = None, steps: int = 20) 
     >>> known = bl.problems.opposed_slopes()
     >>> solver = bl.MORBiT(upper_lr=0.1, lower_lr=0.3, hypergradient=bl.hypergradients.Neumann(terms=5, lr=0.3))
     >>> print(cost(solver, known.problem, known.x))
-    2 grad f, 1 grad g, 4 A v, 1 J v: 8 calls on 8 rows, per step and task
+    1 grad f, 1 grad g, 4 A v, 1 J v: 7 calls on 7 rows, per step and task
     """
     if not isinstance(problem, Problem):
         raise TypeError(f"cost(problem=...) got {type(problem).__name__}: it needs a bl.Problem.")
@@ -75,6 +76,7 @@ def cost(solver: Any, problem: Problem, x: Any, y: Any = None, steps: int = 20) 
     step = jax.jit(solver.step)
     counting = counted_problem(problem, tally)
     for k in range(steps):
+        tally.next_step()
         state, info = step(counting, state, jax.random.fold_in(key, k))
         # Counts are complete when the numbers are.
         jax.block_until_ready((state, info))

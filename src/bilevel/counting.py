@@ -3,7 +3,7 @@
 A counted loss F(x, y) has derivative rules of its own:
 
     F         counts a value, unless it is differentiated: a value that comes with a gradient is free
-    grad F    counts a gradient where a reverse pass hands it out
+    grad F    counts a gradient where a reverse pass hands it out; F_x and F_y at one point on one sample are one
     A t, J t  count a product with d2/dy2 or d2/dxdy, forwards or backwards; the gradient on the way is free
 
 What counts is `tick`, an identity that calls Python when it runs. It has no side effect for the compiler, so that what
@@ -40,6 +40,20 @@ class Tally:
 
     def __init__(self):
         self.counts: collections.Counter[str] = collections.Counter()
+        self._gradients: set[tuple[str, bytes]] = set()
+
+    def next_step(self) -> None:
+        """What was asked before is asked anew, also where a run stands still."""
+        self._gradients.clear()
+
+    def count(self, kind: str, calls: np.ndarray) -> None:
+        """Adds calls, a row each. A gradient is of all of F: its part in x and its part in y are one call."""
+        if kind in (UPPER[1], LOWER[1]):
+            known = {call.tobytes(): call for call in calls if (kind, call.tobytes()) not in self._gradients}
+            self._gradients |= {(kind, name) for name in known}
+            calls = np.array(list(known.values())).reshape(-1, calls.shape[1])
+        self.counts[kind] += len(calls)
+        self.counts[ROWS] += int(calls[:, 0].sum())
 
     def mark(self, kind: str, value: Any, call: jax.Array, backwards: bool = False) -> Any:
         """`value`, counted when it is used; with `backwards`, when a cotangent comes back through it instead."""
@@ -56,10 +70,9 @@ class _Site:
 
     def __call__(self, probe: Any, call: Any) -> np.ndarray:
         """Counts one call, or under `vmap` as many as the axes before the last say."""
-        rows = np.asarray(call)[..., 0]
-        self.tally.counts[self.kind] += rows.size
-        self.tally.counts[ROWS] += int(rows.sum())
-        return np.zeros(rows.shape, np.float32)
+        calls = np.asarray(call)
+        self.tally.count(self.kind, calls.reshape(-1, calls.shape[-1]))
+        return np.zeros(calls.shape[:-1], np.float32)
 
 
 # ------------------------------------------------------------------ the identity that counts
@@ -190,16 +203,22 @@ class CountedGroup(Group):
         loss = counted(whole, self.tally, kinds)
 
         def on_sample(x: Any, y: Any, sample: Sample) -> jax.Array:
-            return loss(x, y, (source, sample), _call(number, _rows(source, sample), x, y))
+            return loss(x, y, (source, sample), _call(number, _rows(source, sample), x, y, sample))
 
         return on_sample
 
 
-def _call(number: jax.Array, rows: Any, x: Any, y: Any) -> jax.Array:
-    """What is known of a call: how many rows it sees, and enough to tell it from the same call at other points."""
+def _call(number: jax.Array, rows: Any, *asked: Any) -> jax.Array:
+    """What is known of a call: how many rows it sees, and enough to tell it from others on other points or samples."""
     # The task's number makes sure that a vmap over tasks reaches this, and that every task counts.
-    point = [jax.tree.leaves(z)[0].ravel()[0] for z in (x, y)]
-    return jax.lax.stop_gradient(jnp.stack([jnp.asarray(part, jnp.float32) for part in (rows, number, *point)]))
+    told = [rows, number, *map(_fingerprint, asked)]
+    return jax.lax.stop_gradient(jnp.stack([jnp.asarray(part, jnp.float32) for part in told]))
+
+
+def _fingerprint(values: Any) -> jax.Array:
+    """A number that other values do not have, or hardly ever."""
+    flat = [jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(values)]
+    return sum((jnp.vdot(leaf, 1 + jnp.arange(leaf.size, dtype=jnp.float32)) for leaf in flat), jnp.zeros(()))
 
 
 def _rows(source: Source, sample: Sample) -> Any:

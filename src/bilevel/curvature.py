@@ -21,6 +21,7 @@ from bilevel.linear import conjugate_gradient
 from bilevel.oracles import Upper
 from bilevel.problem import Problem
 
+FALL = 4.0  # a curvature never falls below so great a part of the largest seen: where a loss is flat, 1 / L has no end
 TOLD = 1.2  # a step bends more than L says where it bends so many times as much
 DOUBLINGS = 60
 MEASURING_BATCH = 128  # rows to measure with, where steps draw fewer: noise makes curvature look larger
@@ -31,6 +32,7 @@ class Lower(NamedTuple):
 
     value: jax.Array
     vector: Any  # the direction it lies in
+    highest: jax.Array  # the largest value of late
 
 
 class Condition(NamedTuple):
@@ -72,17 +74,25 @@ def lower(problem: Problem, x: Any, y: tuple, key: jax.Array) -> tuple[Lower, ..
     """Measures every lower curvature from scratch."""
 
     def one(task: TaskView, y: Any, key: jax.Array) -> Lower:
-        return Lower(*largest_curvature(task.lower, x, y, task.draw(key)))
+        value, vector = largest_curvature(task.lower, x, y, task.draw(key))
+        return Lower(value, vector, value)
 
     return tuple(g.each(one, yg, g.keys(key)) for g, yg in zip(problem.groups, y, strict=True))
 
 
 def follow_lower(problem: Problem, x: Any, y: tuple, samples: tuple, known: tuple[Lower, ...]) -> tuple[Lower, ...]:
-    """One power iteration more: L <- max(.99 L, |A u|)."""
+    """One power iteration more: L <- max(.99 L, |A u|); where batches are drawn, at least a quarter of the largest.
+
+    A logistic loss is flat on rows that are fitted well, and bends as before on the next one that is not. The largest
+    is forgotten slowly, as x may change the problem for good.
+    """
+    fall = FALL if problem.draws else jnp.inf
 
     def one(task: TaskView, y: Any, sample: Any, known: Lower) -> Lower:
         value, vector = stretch(task.lower, x, y, known.vector, sample)
-        return Lower(jnp.maximum(0.99 * known.value, value).astype(known.value.dtype), vector)
+        highest = jnp.maximum(0.9997 * known.highest, value).astype(known.value.dtype)
+        value = jnp.maximum(jnp.maximum(0.99 * known.value, value), highest / fall)
+        return Lower(value.astype(highest.dtype), vector, highest)
 
     rows = zip(problem.groups, y, samples, known, strict=True)
     return tuple(g.each(one, yg, s, k) for g, yg, s, k in rows)

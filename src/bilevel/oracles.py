@@ -4,6 +4,7 @@ descend            lower steps of each task                       y_i <- y_i - b
 lower_gradients    grad_y g_i(x, y_i)
 Upper.direction    the shared hypergradient, one reverse pass     sum_i weights_i D_i(x, y_i)
 Upper.directions   the same, one per task (memory n d_x)          D_i(x, y_i)
+Upper.both         the same, and what the linear systems lack     f_y - A v_i
 """
 
 from __future__ import annotations
@@ -137,6 +138,22 @@ class Upper(NamedTuple):
 
         direction, losses = jax.grad(weighted, has_aux=True)(x)
         return Evaluation(direction, losses.astype(weights.dtype), state)
+
+    def both(
+        self, problem: Problem, x: Any, y: tuple, weights: jax.Array, state: tuple, samples: tuple
+    ) -> tuple[Evaluation, tuple]:
+        """`held`, and the residuals f_y - A v_i: the parts in x and in y of one gradient of the implicit surrogates."""
+        # With weight 0 a task would hide its residual; one rounding error of weight is enough to show it.
+        shown = jnp.maximum(weights, jnp.finfo(weights.dtype).eps)
+
+        def weighted(x: Any, y: tuple) -> tuple[jax.Array, jax.Array]:
+            losses = self.surrogates(problem, x, y, state, samples)
+            return jnp.vdot(shown.astype(losses.dtype), losses), losses
+
+        (direction, slopes), losses = jax.grad(weighted, argnums=(0, 1), has_aux=True)(x, y)
+        unweighted = jax.vmap(lambda slope, weight: jax.tree.map(lambda s: (s / weight).astype(s.dtype), slope))
+        residuals = tuple(unweighted(s, shown[group.ids]) for s, group in zip(slopes, problem.groups, strict=True))
+        return Evaluation(direction, losses.astype(weights.dtype), state), residuals
 
     def directions(self, problem: Problem, x: Any, y: tuple, state: tuple, samples: tuple, dtype: Any) -> Evaluation:
         """D_i for every task: n copies of x."""

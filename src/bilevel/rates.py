@@ -26,7 +26,6 @@ from bilevel import curvature, tree
 from bilevel.problem import Problem
 
 MEMORY = 0.9  # of the running mean that tells a direction from its noise
-FALL = 4.0  # L_x never falls below so great a part of the largest seen: on a plateau 1 / L_x would grow without end
 CUT = 2.0  # directions longer than so many times their running norm are cut
 
 
@@ -92,7 +91,8 @@ def refresh(
         settled = curvature.settle(large, x, y, keys[1], condition, 5 * iterations)
         new = curvature.upper(large, x, settled, half_uniform(weights), keys[2], old.vector, iterations)
         highest = jnp.maximum(known.upper.highest, new.value)
-        value = jnp.where(new.value > 0, jnp.maximum(new.value, jnp.maximum(old.value / 2, highest / FALL)), old.value)
+        least = jnp.maximum(old.value / 2, highest / curvature.FALL)
+        value = jnp.where(new.value > 0, jnp.maximum(new.value, least), old.value)
         known = known._replace(upper=known.upper._replace(curvature=new._replace(value=value), highest=highest))
     return known
 
@@ -138,9 +138,15 @@ def cut(direction: Any, norm: jax.Array, known: AutomaticUpper) -> tuple[Any, Au
 def weights_rate(known: Automatic, losses: jax.Array, step: jax.Array) -> tuple[jax.Array, Automatic]:
     """0.3 decay / (worst (1 + kappa/3)), and the running worst loss."""
     assert known.condition is not None
+    known = follow_worst(known, losses)
+    kappa = jnp.max(jnp.concatenate([group.value for group in known.condition]))  # type: ignore[union-attr]
+    worst = jnp.where(known.worst > 0, known.worst, 1)  # type: ignore[operator]
+    return 0.3 * decay(step, known.horizon) / (worst * (1 + kappa / 3)), known
+
+
+def follow_worst(known: Automatic, losses: jax.Array) -> Automatic:
+    """The running size of the worst loss, one step on."""
     assert known.worst is not None
     worst = jnp.max(jnp.abs(losses))
-    worst = jnp.where(known.worst > 0, 0.9 * known.worst + 0.1 * worst, worst).astype(known.worst.dtype)
-    kappa = jnp.max(jnp.concatenate([group.value for group in known.condition]))
-    rate = 0.3 * decay(step, known.horizon) / (jnp.where(worst > 0, worst, 1) * (1 + kappa / 3))
-    return rate, known._replace(worst=worst)
+    worst = jnp.where(known.worst > 0, 0.9 * known.worst + 0.1 * worst, worst)
+    return known._replace(worst=worst.astype(known.worst.dtype))

@@ -17,7 +17,7 @@ from bilevel.problem import Grouped
 from bilevel.progress import Bar, Quiet, bar
 from bilevel.result import Result
 from bilevel.results import Results
-from bilevel.solvers import MORBiT
+from bilevel.solvers import Tandem
 from bilevel.solvers.protocol import Solver
 from bilevel.together import run_together
 
@@ -71,7 +71,7 @@ def solve(
     Args:
         problem: what to solve: a `bl.Problem`, or of another kind, a `bl.MinMaxProblem` or `bl.MultiBlockProblem`.
         solver: how, for instance `bl.MORBiT()`; each is for one kind of problem. None = what we recommend for a
-            `bl.Problem`: MORBiT's steps with a tracked hypergradient and automatic rates, which is `bl.MORBiT()`.
+            `bl.Problem`, which is `bl.Tandem()` with its automatic rates.
         x: where the shared variable starts, any pytree of floating arrays; a Flax NNX or Equinox model is one, and its
             functions (activations) stay as they are.
         y: where the tasks' variables start: one pytree for all tasks, a dict by task name, or a function of
@@ -95,7 +95,7 @@ def solve(
     >>> bool(abs(result.worst - known.value) < 0.01)
     True
     """
-    solver = MORBiT() if solver is None else solver
+    solver = Tandem() if solver is None else solver
     plan = _check(problem, solver, steps, every, patience, callback)
     if seeds is None:
         _check_seed("seed", seed)

@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from bilevel import checks
 from bilevel.comparison.contests import Contest, contest
-from bilevel.comparison.entrants import Entrant, Grid, by_name, enter, everyone, refusal, robust, steps_for, with_rates
-from bilevel.experiments.experiment import Experiment
-from bilevel.experiments.records import Record, Records
-from bilevel.experiments.running import Stage, run
+from bilevel.comparison.court import TUNING_SEED, Budget, Court, Entry, diverged, final
+from bilevel.comparison.entrants import Grid, by_name, everyone, recommended, refusal, robust
+from bilevel.experiments.records import Records
 from bilevel.problem import Grouped
 from bilevel.problems import Ready
 
-EVALUATIONS = 50
-TUNING_SHARE, TUNING_SEED = 4, 10_000  # a quarter of the budget, on a draw that no reported run has
 GRID = Grid()
 PAPER = "MORBiT, paper"
-Say = Callable[[str], None]
-
-
-class Entry(NamedTuple):
-    """A solver that ran."""
-
-    entrant: Entrant
-    rates: str  # upper, lower and weights, as tuned; "automatic"
-    runs: dict[int, Record]
-    steps: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,11 +70,11 @@ def compare(
     seconds: float | None = None,
     seeds: int = 10,
     grid: Grid | None = GRID,
-    automatic: Sequence[str] = (),
+    automatic: Sequence[str] | None = None,
     target: float | None = None,
     out: str | Path | None = None,
     progress: bool = True,
-    say: Say = lambda text: None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
     """Runs solvers on one problem with equal budgets and several seeds.
 
@@ -100,14 +86,14 @@ def compare(
         x: where x starts, for a problem of yours.
         y: where the tasks' variables start, likewise.
         solvers: names, or a dict of solvers by label; None = every bilevel solver that can run on the problem, and
-            MORBiT as the paper has it where the paper has the problem.
+            MORBiT as the paper has it, for as many steps, where the paper has the problem.
         calls: the budget in oracle calls per task, a call being one value, gradient or product on one row.
-        seconds: the budget in seconds of steps instead; None for both = what MORBiT needs for a usual run.
+        seconds: the budget in seconds of steps instead; None for both = the calls of a usual run of `bl.Tandem`.
         seeds: runs of each solver.
         grid: the rates to try; None = automatic rates only.
-        automatic: names of solvers that run with automatic rates too.
-        target: a worst validation loss; calls and seconds until it are reported. None = where MORBiT ends, or else the
-            median solver.
+        automatic: names of solvers that run with automatic rates too; None = Tandem, if it is among them.
+        target: a worst validation loss; calls and seconds until it are reported. None = where MORBiT as the
+            paper has it ends, or else MORBiT, or else the median solver.
         out: folder for runs, table and figure; finished runs there are not made again. None = nothing is kept.
         progress: show progress bars where there is a terminal.
         say: told what was done.
@@ -115,7 +101,7 @@ def compare(
     where, y = _contest(problem, x, y)
     _check(calls, seconds, seeds, grid, target, out)
     entering = _solvers(solvers)
-    for name in automatic:
+    for name in automatic or ():
         if name not in entering:
             raise ValueError(f"compare(automatic=...) names {name!r}, which is not among the solvers compared.")
     where.require()
@@ -127,20 +113,22 @@ def compare(
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch if out is None else out) / where.name
         folder.mkdir(parents=True, exist_ok=True)
-        court = _Court(where, ready, y, Records(folder), range(seeds), progress, say)
-        if calls is None and seconds is None:
-            calls = where.steps * court.entrant("MORBiT", by_name(["MORBiT"])["MORBiT"]).calls
+        court = Court(where, ready, y, Records(folder), range(seeds), Budget(calls, seconds), progress, say)
         entries = []
-        if where.paper is not None and solvers is None:
-            entries.append(court.run(PAPER, where.paper, "the paper's", calls, seconds))
+        if solvers is None:
+            entering = {name: solver for name, solver in entering.items() if name not in refused}
+            refused |= {name: why for name, solver in entering.items() if (why := court.too_slow(name, solver))}
+            if where.paper is not None:
+                entries.append(court.run(PAPER, where.paper, "the paper's", where.paper_steps))
+        of_itself = (recommended()[0],) if automatic is None else automatic
         for name, solver in entering.items():
             if name in refused:
                 continue
             if grid is not None:
-                entries.append(court.tuned(name, solver, grid, calls, seconds))
-            if grid is None or name in automatic:
-                entries.append(court.run(name, solver, "automatic", calls, seconds))
-        entries.sort(key=lambda entry: _order(entry))
+                entries.append(court.tuned(name, solver, grid))
+            if grid is None or name in of_itself:
+                entries.append(court.run(name, solver, "automatic"))
+        entries.sort(key=_order)
         found = Comparison(where.title, entries, refused, _target(target, entries))
         if out is not None:
             from bilevel.comparison.table import write
@@ -149,70 +137,6 @@ def compare(
             found.plot(folder / "comparison.png")
             found.plot(folder / "comparison.pdf")
     return found
-
-
-@dataclasses.dataclass(frozen=True)
-class _Court:
-    """Makes the runs."""
-
-    contest: Contest
-    ready: Ready
-    y: Any
-    records: Records
-    seeds: range
-    progress: bool
-    say: Say
-
-    def entrant(self, name: str, solver: Any) -> Entrant:
-        """What its steps cost; measured once and kept."""
-        file, kind = self.records.folder / f"cost-{name}.json", repr(with_rates(solver, (1.0, 1.0, 1.0)))
-        kept = json.loads(file.read_text()) if file.is_file() else {}
-        if kept.pop("solver", None) == kind:
-            return Entrant(name, solver, **kept)
-        found = enter(name, solver, self.ready, self.y)
-        said = {"calls": found.calls, "seconds": found.seconds, "bytes": found.bytes, "solver": kind}
-        file.write_text(json.dumps(said, indent=1))
-        return found
-
-    def tuned(self, name: str, solver: Any, grid: Grid, calls: float | None, seconds: float | None) -> Entry:
-        """The best rates of the grid, run with all seeds."""
-        entrant, rates = self.entrant(name, solver), grid.rates()
-        tried = {called: with_rates(solver, r) for called, r in rates.items()}
-        share = steps_for(entrant, calls, seconds) // TUNING_SHARE
-        experiment = self._experiment(name, {"tuning": tried}, max(1, share))
-        run(Stage(experiment, "tuning"), [TUNING_SEED], self.records, self.progress)
-        ends = {called: self.records.read(experiment, "tuning", called) for called in tried}
-        best = min(ends, key=lambda called: final(ends[called].get(TUNING_SEED)))
-        return self.run(name, tried[best], best, calls, seconds)
-
-    def run(self, name: str, solver: Any, rates: str, calls: float | None, seconds: float | None) -> Entry:
-        """All seeds with given rates."""
-        entrant = self.entrant(name, solver)
-        steps = steps_for(entrant, calls, seconds)
-        variant = "automatic" if rates == "automatic" else "tuned"
-        experiment = self._experiment(name, {variant: {"run": solver}}, steps)
-        ran = run(Stage(experiment, variant), self.seeds, self.records, self.progress)
-        kept = self.records.read(experiment, variant, "run")
-        entry = Entry(entrant, rates, {seed: kept[seed] for seed in self.seeds if seed in kept}, steps)
-        worst = np.mean([final(record) for record in entry.runs.values()])
-        self.say(f"{name} ({rates}): worst validation loss {worst:.4g} after {steps:,} steps, {ran.seconds:.0f} s")
-        return entry
-
-    def _experiment(self, name: str, methods: Mapping, steps: int) -> Experiment:
-        return Experiment(name, self.contest.title, self.contest.start, methods, steps, EVALUATIONS, start_y=self.y)
-
-
-def final(record: Record | None) -> float:
-    """The mean worst validation loss over the last tenth of a run; infinite for one that ended early or nowhere."""
-    if record is None or not np.isfinite(record["worst_validation"][-1]):
-        return float("inf")
-    last = record["step"] >= 0.9 * record["step"][-1]
-    return float(record["worst_validation"][last].mean())
-
-
-def diverged(entry: Entry) -> np.ndarray:
-    """Which runs ended before their time, or nowhere."""
-    return np.array([r["step"][-1] < entry.steps or not np.isfinite(final(r)) for r in entry.runs.values()])
 
 
 def _order(entry: Entry) -> tuple[float, float]:
@@ -225,7 +149,7 @@ def _target(target: float | None, entries: Sequence[Entry]) -> float:
     if target is not None:
         return float(target)
     ends = {entry.entrant.name: np.mean([final(r) for r in entry.runs.values()]) for entry in entries}
-    return float(ends.get("MORBiT", np.median(list(ends.values()))))
+    return float(ends.get(PAPER, ends.get("MORBiT", np.median(list(ends.values())))))
 
 
 def _contest(problem: Any, x: Any, y: Any) -> tuple[Contest, Any]:

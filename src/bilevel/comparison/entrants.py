@@ -30,9 +30,9 @@ TIMED_SECONDS = 1.0
 class Grid(NamedTuple):
     """The rates that every solver is tried with; None would let it choose."""
 
-    upper: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
+    upper: tuple[float, ...] = (1e-3, 1e-2, 1e-1, 1.0)
     lower: tuple[float, ...] = (1e-2, 1e-1, 4e-1)
-    weights: tuple[float, ...] = (1e-3, 1e-2)
+    weights: tuple[float, ...] = (1e-2, 1e-1)
 
     def rates(self) -> dict[str, tuple[float, float, float]]:
         """(upper, lower, weights) by what they are called."""
@@ -60,6 +60,11 @@ def everyone() -> dict[str, Any]:
     return {name: robust(solver()) for name, solver in every.items() if solver.card.problem == "bilevel"}
 
 
+def recommended() -> tuple[str, Any]:
+    """What `bl.solve` takes where no solver is given."""
+    return "Tandem", solvers.Tandem()
+
+
 def robust(solver: Any) -> Any:
     """The same solver with weights that follow the worst tasks."""
     return solver.replace(weighting=SimplexAscent()) if hasattr(solver, "weighting") else solver
@@ -75,6 +80,11 @@ def with_rates(solver: Any, rates: tuple[float, float, float]) -> Any:
     return solver.replace(upper_lr=upper, lower_lr=lower, **options)
 
 
+def is_automatic(solver: Any) -> bool:
+    """Whether it chooses its rates."""
+    return solver.upper_lr is None
+
+
 def refusal(solver: Any, ready: Ready, y: Any = None) -> str | None:
     """Why a solver cannot run on a problem, in a sentence; None where it can."""
     try:
@@ -88,8 +98,8 @@ def refusal(solver: Any, ready: Ready, y: Any = None) -> str | None:
 
 
 def enter(name: str, solver: Any, ready: Ready, y: Any = None) -> Entrant:
-    """Counts the calls of a step, times it and weighs the state, at given rates."""
-    typical = with_rates(solver, (1e-6, 1e-3, 1e-6))  # too small to diverge
+    """Counts the calls of a step, times it and weighs the state; automatic rates cost some more."""
+    typical = solver if is_automatic(solver) else with_rates(solver, (1e-6, 1e-3, 1e-6))  # too small to diverge
     counted = cost(typical, ready.problem, ready.x, y, steps=COUNTED_STEPS)
     job = Job(ready.problem, typical, ready.x, y, 0)
     first = job.start(Plan(1, 1, None, None))

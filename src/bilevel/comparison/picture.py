@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bilevel.comparison.compare import Comparison, Entry
+from bilevel.comparison.compare import Comparison
+from bilevel.comparison.court import Entry
 from bilevel.experiments.records import Record
 from bilevel.plotting.figure import check_path
 from bilevel.plotting.numbers import over_steps, spread
@@ -36,6 +37,7 @@ def draw(comparison: Comparison, path: Any = None) -> Figure:
             shown = list(enumerate(comparison.entries))[::-1]  # the best above the others
             handles = draw_lines(axes, [_line(e, unit, rank) for rank, e in shown])[::-1]
             axes.set(xlabel=label, ylabel="worst validation loss" if number == 0 else "")
+            axes.set_xscale("log")
             axes.xaxis.set_major_formatter("{x:,g}")
             axes.axhline(comparison.target, color=PALE, linewidth=1, linestyle=":")
         named = handles[: COLOURED + 1] if len(handles) > COLOURED else handles

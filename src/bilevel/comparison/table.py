@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.comparison.compare import Comparison, Entry, diverged
+from bilevel.comparison.compare import Comparison
+from bilevel.comparison.court import Entry, diverged
 from bilevel.experiments.measures import final
 from bilevel.experiments.records import COLUMNS, write_table
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from bilevel.derivatives import hessian_product
 from bilevel.group import TaskView, UpperSample
@@ -21,8 +20,7 @@ class Tracked(Implicit):
     """v <- v - lr (A v - f_y), one Hessian-vector product a step; the estimate is f_x - J v with the new v.
 
     Args:
-        lr: the step of v; None = 1 / the task's curvature, which the solver keeps up to date, or less on rows that bend
-            more.
+        lr: the step of v; None = 1 / the task's curvature, which the solver keeps up to date.
         steps: how often v moves per step of the solver, as in AmIGO: f_y is taken once, A on fresh rows every time.
 
     v is an average over many batches, which makes this the least noisy estimator at small batches; it lags where the
@@ -55,18 +53,10 @@ class Tracked(Implicit):
 
         def move(v: Any, rows: Sample) -> Any:
             image = hessian_product(task.lower, x, y, v, rows)
-            lr = _safe(task.curvature, v, image) if self.lr is None else self.lr
+            lr = 1 / jnp.where(task.curvature > 0, task.curvature, 1) if self.lr is None else self.lr
             return jax.tree.map(lambda v, a, f: v - (lr * (a - f)).astype(v.dtype), v, image, right)
 
         if self.steps == 1:
             return Solved(move(state.v, sample.lower))
         fresh = lambda q, v: move(v, task.draw(jax.random.fold_in(sample.key, q)))  # noqa: E731
         return Solved(jax.lax.fori_loop(0, self.steps, fresh, state.v))
-
-
-def _safe(curvature: Any, v: Any, image: Any) -> jax.Array:
-    """1 / L, or less on rows that bend more than L along v: a few such batches would send v off to infinity."""
-    length = optax.tree.norm(v)
-    bend = jnp.where(length > 0, optax.tree.norm(image) / jnp.where(length > 0, length, 1), 0)
-    largest = jnp.maximum(curvature, bend)
-    return 1 / jnp.where(largest > 0, largest, 1)

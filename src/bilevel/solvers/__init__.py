@@ -19,6 +19,7 @@ from bilevel.solvers.srba import SRBA
 from bilevel.solvers.stable import STABLE
 from bilevel.solvers.stocbio import StocBiO
 from bilevel.solvers.sustain import SUSTAIN
+from bilevel.solvers.tandem import Tandem
 from bilevel.solvers.trmaml import TRMAML
 from bilevel.solvers.ttsa import TTSA
 from bilevel.solvers.vrbo import VRBO
@@ -46,4 +47,5 @@ __all__ = [
     "HiBSA",
     "MORBiT",
     "StocBiO",
+    "Tandem",
 ]

@@ -107,9 +107,10 @@ class BilevelSolver:
         for field in ("upper_lr", "lower_lr"):
             checks.check_rate(f"{name}({field})", getattr(self, field))
             rule = field.replace("lr", "rule")
-            if getattr(self, field) is None and getattr(self, rule) is not optax.sgd:
+            usual = getattr(type(self), rule)
+            if getattr(self, field) is None and getattr(self, rule) is not usual:
                 raise ValueError(
-                    f"{name}({field}=None) is chosen for optax.sgd only: with another {rule}, give a rate."
+                    f"{name}({field}=None) is chosen for optax.{usual.__name__} only: with another {rule}, give a rate."
                 )
         checks.check_rate(f"{type(self.weighting).__name__}(lr)", self.weighting.lr)
         self.weighting.check(problem.size)
@@ -131,12 +132,7 @@ class BilevelSolver:
         dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(x)), jnp.float32)
         weights, weighting = self.weighting.init(problem.size, dtype)
         keys = jax.random.split(jax.random.fold_in(key, 1), 3)
-        which = (
-            self.follows_curvature,
-            self.upper_lr is None,
-            self.weighting.moves and self.weighting.lr is None,
-        )
-        automatic = rates.start(problem, x, y, weights, keys[0], steps, which)
+        automatic = self.start_rates(problem, x, y, weights, keys[0], steps)
         samples = problem.draw_upper(keys[1])
         hypergradient = self.upper_level(automatic.lower).init(problem, x, y, samples)
         # Optimisers keep moments, whose shapes do not depend on the rate.
@@ -145,6 +141,18 @@ class BilevelSolver:
         step = jnp.zeros((), jnp.int32)
         state = State(step, x, y, weights, upper, lower, hypergradient, weighting, automatic)
         return self.start_trackers(problem, state, keys[2])
+
+    def start_rates(
+        self, problem: Problem, x: Any, y: tuple, weights: jax.Array, key: jax.Array, steps: Any
+    ) -> rates.Automatic:
+        """What the rates that were not given are made of."""
+        which = (self.follows_curvature, self.upper_lr is None, self.weighs_automatically)
+        return rates.start(problem, x, y, weights, key, steps, which)
+
+    @property
+    def weighs_automatically(self) -> bool:
+        """Whether gamma is to be chosen."""
+        return self.weighting.moves and self.weighting.lr is None
 
     def start_trackers(self, problem: Problem, state: State, key: jax.Array) -> State:
         """For solvers that carry more than this; the others carry nothing."""

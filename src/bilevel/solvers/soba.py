@@ -72,9 +72,19 @@ class SOBA(BilevelSolver):
         """Everything at the old point."""
         samples = problem.draw_upper(key)
         lowered, upper = self.lower_level(problem, state, samples)  # (1)
-        seen = upper.held(problem, state.x, state.y, state.weights, state.hypergradient, samples)
-        v = upper.prepare(problem, state.x, state.y, state.hypergradient, samples)  # (2)
+        seen, residuals = upper.both(problem, state.x, state.y, state.weights, state.hypergradient, samples)
+        v = self.solve_further(state.hypergradient, residuals, lowered.rate)  # (2)
         return self.finish(problem, state, lowered, seen._replace(state=v))  # (3), (4)
+
+    def solve_further(self, state: tuple, residuals: tuple, rate: tuple, keep: Any = 1.0) -> tuple:
+        """v <- keep v + rho (f_y - A v), per group; rho is y's rate unless the estimator has its own."""
+        own = self.hypergradient.lr  # type: ignore[attr-defined]
+
+        def one(h: Any, residual: Any, rho: jax.Array) -> Any:
+            rho = rho if own is None else own
+            return h._replace(v=jax.tree.map(lambda v, r: (keep * v + rho * r).astype(v.dtype), h.v, residual))
+
+        return tuple(jax.vmap(one)(*group) for group in zip(state, residuals, rate, strict=True))
 
     def lower_level(self, problem: Problem, state: State, samples: Any) -> tuple[Lowered, Upper]:
         """y after its step on the rows of g in these samples, and the estimator at y's rate."""
