@@ -25,6 +25,7 @@ from bilevel.minmax import MinMaxProblem
 from bilevel.multiblock import MultiBlockProblem
 from bilevel.plotting import plot
 from bilevel.problem import Problem
+from bilevel.recommended import recommended
 from bilevel.result import Result, load
 from bilevel.results import Results
 from bilevel.solve import solve
@@ -62,6 +63,7 @@ __all__ = [
     "minmax",
     "plot",
     "problems",
+    "recommended",
     "rules",
     "solve",
     "solvers",

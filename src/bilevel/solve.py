@@ -15,9 +15,9 @@ from bilevel import checks
 from bilevel.drive import Callback, Drive, Plan
 from bilevel.problem import Grouped
 from bilevel.progress import Bar, Quiet, bar
+from bilevel.recommended import recommended
 from bilevel.result import Result
 from bilevel.results import Results
-from bilevel.solvers import Tandem
 from bilevel.solvers.protocol import Solver
 from bilevel.together import run_together
 
@@ -71,7 +71,7 @@ def solve(
     Args:
         problem: what to solve: a `bl.Problem`, or of another kind, a `bl.MinMaxProblem` or `bl.MultiBlockProblem`.
         solver: how, for instance `bl.MORBiT()`; each is for one kind of problem. None = what we recommend for a
-            `bl.Problem`, which is `bl.Tandem()` with its automatic rates.
+            `bl.Problem`: `bl.Tandem()` where steps see batches and `bl.MORBiT()` where they see all the data.
         x: where the shared variable starts, any pytree of floating arrays; a Flax NNX or Equinox model is one, and its
             functions (activations) stay as they are.
         y: where the tasks' variables start: one pytree for all tasks, a dict by task name, or a function of
@@ -95,7 +95,7 @@ def solve(
     >>> bool(abs(result.worst - known.value) < 0.01)
     True
     """
-    solver = Tandem() if solver is None else solver
+    solver = recommended(problem) if solver is None else solver
     plan = _check(problem, solver, steps, every, patience, callback)
     if seeds is None:
         _check_seed("seed", seed)

@@ -13,7 +13,7 @@ import numpy as np
 from bilevel import checks
 from bilevel.comparison.contests import Contest, contest
 from bilevel.comparison.court import TUNING_SEED, Budget, Court, Entry, diverged, final
-from bilevel.comparison.entrants import Grid, by_name, everyone, recommended, refusal, robust
+from bilevel.comparison.entrants import Grid, by_name, everyone, refusal, robust, usual
 from bilevel.experiments.records import Records
 from bilevel.problem import Grouped
 from bilevel.problems import Ready
@@ -79,19 +79,22 @@ def compare(
     """Runs solvers on one problem with equal budgets and several seeds.
 
     Every solver runs as a min-max method. Its three rates are tuned on the same grid, by the worst validation loss at
-    the end of runs with a quarter of the budget on a draw of its own; test data steer nothing.
+    the end of runs on a draw of its own: all of them with a quarter of the budget, the best four then with all of it.
+    Test data steer nothing.
 
     Args:
         problem: a name ("ball", "noisy-ball", "sinusoids", "letter", "fashion"), or a `bl.Problem`.
         x: where x starts, for a problem of yours.
         y: where the tasks' variables start, likewise.
-        solvers: names, or a dict of solvers by label; None = every bilevel solver that can run on the problem, and
-            MORBiT as the paper has it, for as many steps, where the paper has the problem.
+        solvers: names, or a dict of solvers by label; "paper" is MORBiT as the paper has it, for as many steps, where
+            the paper has the problem. None = this, and every bilevel solver that can run on the problem.
         calls: the budget in oracle calls per task, a call being one value, gradient or product on one row.
-        seconds: the budget in seconds of steps instead; None for both = the calls of a usual run of `bl.Tandem`.
+        seconds: the budget in seconds of steps instead; None for both = the calls of a usual run of
+            what `bl.recommended` says.
         seeds: runs of each solver.
         grid: the rates to try; None = automatic rates only.
-        automatic: names of solvers that run with automatic rates too; None = Tandem, if it is among them.
+        automatic: names of solvers that run with automatic rates too; None = that which
+            `bl.recommended` says, if it is among them.
         target: a worst validation loss; calls and seconds until it are reported. None = where MORBiT as the
             paper has it ends, or else MORBiT, or else the median solver.
         out: folder for runs, table and figure; finished runs there are not made again. None = nothing is kept.
@@ -100,7 +103,7 @@ def compare(
     """
     where, y = _contest(problem, x, y)
     _check(calls, seconds, seeds, grid, target, out)
-    entering = _solvers(solvers)
+    entering, with_paper = _solvers(solvers, where)
     for name in automatic or ():
         if name not in entering:
             raise ValueError(f"compare(automatic=...) names {name!r}, which is not among the solvers compared.")
@@ -118,9 +121,9 @@ def compare(
         if solvers is None:
             entering = {name: solver for name, solver in entering.items() if name not in refused}
             refused |= {name: why for name, solver in entering.items() if (why := court.too_slow(name, solver))}
-            if where.paper is not None:
-                entries.append(court.run(PAPER, where.paper, "the paper's", where.paper_steps))
-        of_itself = (recommended()[0],) if automatic is None else automatic
+        if with_paper:
+            entries.append(court.run(PAPER, where.paper, "the paper's", where.paper_steps))
+        of_itself = (usual(ready.problem)[0],) if automatic is None else automatic
         for name, solver in entering.items():
             if name in refused:
                 continue
@@ -165,17 +168,20 @@ def _contest(problem: Any, x: Any, y: Any) -> tuple[Contest, Any]:
     return Contest("problem", "a problem of yours", lambda seed, variant: ready, 1000), y
 
 
-def _solvers(solvers: Any) -> dict[str, Any]:
+def _solvers(solvers: Any, where: Contest) -> tuple[dict[str, Any], bool]:
+    """Those that compete, and whether the paper's own run does."""
     if solvers is None:
-        return everyone()
+        return everyone(), where.paper is not None
     if isinstance(solvers, Mapping):
         for name, solver in solvers.items():
             if isinstance(solver, type) or not hasattr(solver, "step"):
                 raise TypeError(f"compare(solvers=...): {name!r} is {solver!r}; it needs a solver object.")
-        return {name: robust(solver) for name, solver in solvers.items()}
+        return {name: robust(solver) for name, solver in solvers.items()}, False
     if isinstance(solvers, str) or not len(solvers):
         raise ValueError(f"compare(solvers={solvers!r}): it needs a list of names, or a dict of solvers by label.")
-    return by_name(solvers)
+    if "paper" in solvers and where.paper is None:
+        raise ValueError(f"compare(solvers=...): the paper does not have {where.title!r}: leave out 'paper'.")
+    return by_name([name for name in solvers if name != "paper"]), "paper" in solvers
 
 
 def _check(calls: Any, seconds: Any, seeds: Any, grid: Any, target: Any, out: Any) -> None:

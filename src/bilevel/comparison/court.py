@@ -10,14 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bilevel.comparison.contests import Contest
-from bilevel.comparison.entrants import Entrant, Grid, enter, is_automatic, recommended, steps_for, with_rates
+from bilevel.comparison.entrants import Entrant, Grid, enter, is_automatic, steps_for, usual, with_rates
 from bilevel.experiments.experiment import Experiment
 from bilevel.experiments.records import Record, Records
 from bilevel.experiments.running import Stage, run
 from bilevel.problems import Ready
 
 EVALUATIONS = 50
-TUNING_SHARE, TUNING_SEED = 4, 10_000  # a quarter of the budget, on a draw that no reported run has
+TUNING_SEED = 10_000  # a draw that no reported run has
+TUNING_SHARE, FINALISTS = 4, 4  # all rates with a quarter of the budget, then the best with all of it
+FAR = 10.0  # times the first loss: a run that ends above diverged
 SLOWEST = 120.0  # seconds of a run beyond which a solver is left out
 
 
@@ -66,8 +68,8 @@ class Court:
     def steps(self, entrant: Entrant) -> int:
         """What the budget buys; by default, the calls of a usual run of what we recommend."""
         if self.budget.calls is None and self.budget.seconds is None:
-            usual = self.entrant(*recommended())
-            return steps_for(entrant, self.contest.steps * usual.calls, None)
+            recommended = self.entrant(*usual(self.ready.problem))
+            return steps_for(entrant, self.contest.steps * recommended.calls, None)
         return steps_for(entrant, *self.budget)
 
     def too_slow(self, name: str, solver: Any) -> str | None:
@@ -81,13 +83,19 @@ class Court:
     def tuned(self, name: str, solver: Any, grid: Grid) -> Entry:
         """The best rates of the grid, run with all seeds."""
         tried = {called: with_rates(solver, rates) for called, rates in grid.rates().items()}
-        entrant = self.entrant(name, next(iter(tried.values())))
-        share = self.steps(entrant) // TUNING_SHARE
-        experiment = self._experiment(name, {"tuning": tried}, max(1, share))
-        run(Stage(experiment, "tuning"), [TUNING_SEED], self.records, self.progress)
-        ends = {called: self.records.read(experiment, "tuning", called) for called in tried}
-        best = min(ends, key=lambda called: final(ends[called].get(TUNING_SEED)))
+        steps = self.steps(self.entrant(name, next(iter(tried.values()))))
+        # What is best early may go off later, so the best of short runs meet again in long ones.
+        short = self._ends(name, tried, max(1, steps // TUNING_SHARE))
+        finalists = sorted(tried, key=lambda called: short[called])[:FINALISTS]
+        ends = self._ends(name, {called: tried[called] for called in finalists}, steps)
+        best = min(ends, key=lambda called: ends[called])
         return self.run(name, tried[best], best)
+
+    def _ends(self, name: str, tried: Mapping[str, Any], steps: int) -> dict[str, float]:
+        """Where solvers end on the draw for tuning."""
+        experiment = self._experiment(name, {"tuning": tried}, steps)
+        run(Stage(experiment, "tuning"), [TUNING_SEED], self.records, self.progress)
+        return {c: final(self.records.read(experiment, "tuning", c).get(TUNING_SEED)) for c in tried}
 
     def run(self, name: str, solver: Any, rates: str, steps: int | None = None) -> Entry:
         """All seeds with given rates, for what the budget buys or for so many steps."""
@@ -115,5 +123,7 @@ def final(record: Record | None) -> float:
 
 
 def diverged(entry: Entry) -> np.ndarray:
-    """Which runs ended before their time, or nowhere."""
-    return np.array([r["step"][-1] < entry.steps or not np.isfinite(final(r)) for r in entry.runs.values()])
+    """Which runs ended before their time, or nowhere, or far above where they began."""
+    return np.array(
+        [r["step"][-1] < entry.steps or not final(r) < FAR * r["worst_validation"][0] for r in entry.runs.values()]
+    )

@@ -20,6 +20,7 @@ from bilevel.cost import cost
 from bilevel.drive import Plan
 from bilevel.problems import Ready
 from bilevel.progress import Quiet
+from bilevel.recommended import recommended
 from bilevel.solve import Job
 from bilevel.weightings import SimplexAscent
 
@@ -60,9 +61,10 @@ def everyone() -> dict[str, Any]:
     return {name: robust(solver()) for name, solver in every.items() if solver.card.problem == "bilevel"}
 
 
-def recommended() -> tuple[str, Any]:
+def usual(problem: Any) -> tuple[str, Any]:
     """What `bl.solve` takes where no solver is given."""
-    return "Tandem", solvers.Tandem()
+    solver = recommended(problem)
+    return type(solver).__name__, solver
 
 
 def robust(solver: Any) -> Any:

@@ -16,7 +16,7 @@ variables are SOBA's; a step makes one gradient of f, one of g and one pass of s
 Rates that are not given, with K steps, t = k / K and L_i the curvature of g_i as it is followed:
 
     beta_i   min(1, 2 (1 - t)) / L_i
-    alpha    min(0.1, 1.5 / sqrt(K)) (1 - t),  with U the root mean square of a leaf (at least a quarter of the largest
+    alpha    min(0.03, 1.5 / sqrt(K)) (1 - t),  with U the root mean square of a leaf (at least a quarter of the largest
              so far; for a leaf that starts at zero, that of all x, or 1)
     gamma    0.02 (1 - t) / worst loss
 
@@ -106,7 +106,7 @@ class Tandem(SOBA):
         """x, its optimiser, the rates' state, alpha and |d|."""
         if self.upper_lr is not None:
             return super().move(problem, state, seen, automatic)
-        alpha = jnp.minimum(0.1, 1.5 * automatic.horizon**-0.5) * left(state, automatic)
+        alpha = jnp.minimum(0.03, 1.5 * automatic.horizon**-0.5) * left(state, automatic)
         loss = jnp.vdot(state.weights, seen.losses)
         updates, optimiser = rules.update(self.upper_rule(alpha), seen.direction, state.upper, state.x, loss)
         units = sizes.now(state.trackers, state.x, curvature.FALL)

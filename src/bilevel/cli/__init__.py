@@ -1,0 +1,9 @@
+"""The command `bilevel`: parses, calls the library, prints. A file for each of its rooms."""
+
+from bilevel.cli import compare, demo, paper, solvers  # noqa: F401  (each adds its commands)
+from bilevel.cli.app import app
+
+
+def main() -> None:
+    """The console script."""
+    app(prog_name="bilevel")

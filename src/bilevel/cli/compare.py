@@ -1,0 +1,65 @@
+"""`bilevel compare`: solvers on a problem, with equal budgets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bilevel.cli.app import app, errors
+
+
+@app.command()
+def compare(
+    problems: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PROBLEM", help="ball, noisy-ball, sinusoids, letter, fashion; none = all."),
+    ] = None,
+    solver: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="May be repeated; `paper` is MORBiT as the paper has it; none = all that can run."
+        ),
+    ] = None,
+    calls: Annotated[float | None, typer.Option(help="Budget in oracle calls per task.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Budget in seconds of steps instead.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each solver.")] = 10,
+    automatic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Runs with automatic rates too; may be repeated; none = the one recommended."
+        ),
+    ] = None,
+    target: Annotated[float | None, typer.Option(help="Count calls and seconds to this worst validation loss.")] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of runs, tables and figures.")] = Path("comparison"),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Compare solvers on a problem: equal budgets, rates tuned on one grid by validation data, several seeds.
+
+    Every solver runs as a min-max method, also those that average the tasks as published. An oracle call is one value,
+    gradient or product of one task on one row. Runs that are finished in DIR are not made
+    again: after Ctrl-C, or a crash, the same command goes on.
+    """
+    from bilevel.cache import keep_compiled
+    from bilevel.comparison.compare import compare as run
+    from bilevel.comparison.contests import CONTESTS, contest
+
+    keep_compiled()
+    kept = "Interrupted: finished runs are kept, and the same command goes on from there."
+    with errors(debug, kept):
+        for name in [contest(name).name for name in problems or CONTESTS]:
+            found = run(
+                name,
+                solvers=solver or None,
+                calls=calls,
+                seconds=seconds,
+                seeds=seeds,
+                automatic=automatic or None,
+                target=target,
+                out=out,
+                progress=not quiet,
+                say=typer.echo,
+            )
+            typer.echo(f"\n{found.summary()}\n\n{out / name / 'comparison.png'}\n")

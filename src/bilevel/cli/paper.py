@@ -1,0 +1,122 @@
+"""`bilevel reproduce` and `bilevel claims`: the figures of the MORBiT paper, and what it says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bilevel.cli.app import app, errors
+
+
+def _known(kind: str, names: Sequence[str]) -> Callable[[list[str] | None], list[str]]:
+    """A callback that refuses names that are not among these, and suggests the nearest."""
+
+    def check(values: list[str] | None) -> list[str]:
+        from difflib import get_close_matches
+
+        for value in values or []:
+            if value not in names:
+                near = get_close_matches(value, names, 1, 0.3)
+                said = f" Did you mean {near[0]}?" if near else ""
+                raise typer.BadParameter(f"there is no {kind} {value!r}: there are {', '.join(names)}.{said}")
+        return list(values or [])
+
+    return check
+
+
+_FIGURES = ("1a", "1b", "1c", "C.1", "2a", "2b", "2c")
+_VARIANTS = ("described", "published", "ours")
+_Out = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder of runs and figures; ./reproduction, or ./reproduction-quick if quick."),
+]
+_Quick = Annotated[
+    bool,
+    typer.Option("--quick", help="Two trials, a fiftieth of the steps: shows that it runs, not what comes out."),
+]
+
+
+def _folder(out: Path | None, quick: bool) -> Path:
+    return out or Path("reproduction-quick" if quick else "reproduction")
+
+
+@app.command()
+def reproduce(
+    figures: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FIGURE", help=f"{', '.join(_FIGURES)}; none = all.", callback=_known("figure", _FIGURES)
+        ),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Trials of each; 10, or 2 if quick.")] = None,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"{', '.join(_VARIANTS)}; may be repeated; none = all, or the first if quick.",
+            callback=_known("variant", _VARIANTS),
+        ),
+    ] = None,
+    quick: _Quick = False,
+    out: _Out = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Make the figures of the MORBiT paper, with their numbers as CSV.
+
+    Each comes in three variants: as the paper *described* its method, as the scripts that it *published* have it, and
+    *ours*, with a true hypergradient. Runs that are finished are not made again: after Ctrl-C, or a crash, the same
+    command goes on. `bilevel claims` then tests what the paper says. Figures 1a and 1b need FashionMNIST, which is
+    looked for on this machine and otherwise downloaded.
+    """
+    from bilevel.cache import keep_compiled
+    from bilevel.experiments.experiment import SEEDS
+    from bilevel.experiments.reproduce import QUICK_SEEDS
+    from bilevel.experiments.reproduce import reproduce as run
+
+    keep_compiled()
+    trials = seeds or (QUICK_SEEDS if quick else SEEDS)
+    chosen = variant or (_VARIANTS[:1] if quick else _VARIANTS)
+    with errors(debug, "Interrupted: finished runs are kept, and the same command goes on from there."):
+        files = run(figures or (), chosen, trials, quick, _folder(out, quick), not quiet, typer.echo)
+    typer.echo("\n".join(["", *(str(file) for file in files)]))
+
+
+@app.command()
+def claims(
+    out: _Out = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Of the runs that `reproduce --quick` made.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table for a page.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Test each claim of the MORBiT paper on the runs of `bilevel reproduce`: 95 % intervals over the trials.
+
+    A claim holds if all of the interval agrees with it, does not hold if none of it does, and is otherwise
+    inconclusive.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from bilevel.experiments import claims as tested
+    from bilevel.experiments.records import Records
+    from bilevel.experiments.reproduce import shortened
+
+    folder = _folder(out, quick)
+    with errors(debug):
+        found = tested.findings(Records(folder), shortened(quick))
+        rows = tested.table(found)
+        if not rows:
+            made = "bilevel reproduce --quick" if quick else "bilevel reproduce"
+            other = "" if quick else " (of its quick runs: `bilevel claims --quick`)"
+            raise ValueError(f"there are no finished runs in {str(folder)!r}: `{made}` makes them{other}.")
+    if markdown:
+        typer.echo(tested.markdown(found))
+        return
+    table = Table("figure", "claim", "variant", "what we measured", "verdict", show_lines=True)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+    if quick:
+        typer.echo("These are quick runs, a fiftieth as long: they show that it works, and say nothing of the claims.")

@@ -1,0 +1,101 @@
+"""`bilevel solvers`: the list, and each in full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bilevel.cli.app import app
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from bilevel.catalogue import Entry
+    from bilevel.cost import Cost
+
+
+def _known_solver(name: str | None) -> str | None:
+    """Refuses a name that no solver has."""
+    if name is not None:
+        from bilevel.catalogue import find
+
+        try:
+            find(name)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+    return name
+
+
+@app.command()
+def solvers(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Show this one in full.", callback=_known_solver)
+    ] = None,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="Count what a step costs, by running some: about 2 seconds a solver.")
+    ] = False,
+) -> None:
+    """List the solvers: what each one solves, keeps and costs, its published rate, its paper, and what we added."""
+    from rich.console import Console
+
+    from bilevel.catalogue import entries, find
+
+    if name is None:
+        Console().print(_solver_table(entries(), cost))
+    else:
+        typer.echo(_solver_page(find(name), cost))
+
+
+def _solver_table(entries: Sequence[Entry], with_cost: bool) -> Table:
+    """A row a solver; like things share a column, or it would not fit a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from bilevel.catalogue import count
+
+    table = Table(show_lines=True)
+    table.add_column("solver", no_wrap=True)
+    for title in (
+        "problem, loop, constraint",
+        "keeps besides x, y, weights",
+        "published rate, paper",
+        "our extension",
+    ):
+        table.add_column(title)
+    if with_cost:
+        table.add_column("cost", no_wrap=True)
+    for entry in entries:
+        card = entry.card
+        row = [
+            entry.name,
+            f"{card.problem}\n{card.loops} loop\n{card.constraint}",
+            card.keeps,
+            f"{card.rate}\n{card.paper}",
+            card.extension,
+        ]
+        table.add_row(*map(Text, [*row, "\n".join(_calls(count(entry)))] if with_cost else row))
+    table.caption = (
+        "Rates: samples until the squared gradient norm is below eps, as published for one task.\n"
+        + ("Cost: calls per step and task, at given rates.\n" if with_cost else "`--cost` counts what a step costs. ")
+        + "`bilevel solvers NAME` shows one in full."
+    )
+    return table
+
+
+def _solver_page(entry: Entry, with_cost: bool) -> str:
+    """All that there is to say of one solver."""
+    from bilevel.catalogue import count
+
+    card = entry.card
+    said = {"problem": card.problem, "loops": card.loops, "constraint": card.constraint, "keeps": card.keeps}
+    said |= {"rate": card.rate, "paper": card.paper, "extension": card.extension}
+    said["options"] = entry.options
+    if with_cost:
+        said["cost"] = f"{', '.join(_calls(count(entry)))} (per step and task, at given rates)"
+    return "\n".join([entry.text, "", *(f"{field:<12}{value}" for field, value in said.items())])
+
+
+def _calls(cost: Cost | None) -> list[str]:
+    return ["-"] if cost is None else cost.calls

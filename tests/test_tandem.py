@@ -1,0 +1,115 @@
+"""Tandem: its equations by hand, its units, and where its rates lead without being given any."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import bilevel as bl
+from bilevel import sizes
+from bilevel.hypergradients import Tracked
+from bilevel.hypergradients.exact import Solved
+from bilevel.oracles import Upper
+from bilevel.weightings import SimplexAscent
+
+
+@pytest.mark.parametrize("weights", [[0.3, 0.7, 0.0], [1.0, 0.0, 0.0]])
+def test_one_gradient_has_the_direction_and_the_residuals(weights):
+    problem, x = bl.problems.random_quadratics(0, tasks=3, x_size=2, y_size=3), jnp.ones(2)
+    y, v = (jax.random.normal(jax.random.key(k), (3, 3)) for k in (1, 2))
+    upper, samples = Upper(Tracked(lr=0.1)), problem.draw_upper(jax.random.key(3))
+    seen, residuals = upper.both(problem, x, (y,), jnp.array(weights), (Solved(v),), samples)
+    apart = upper.held(problem, x, (y,), jnp.array(weights), (Solved(v),), samples)
+    after = upper.prepare(problem, x, (y,), (Solved(v),), samples)
+    np.testing.assert_allclose(seen.direction, apart.direction, atol=1e-12)
+    np.testing.assert_allclose(seen.losses, apart.losses)
+    np.testing.assert_allclose(v + 0.1 * residuals[0], after[0].v, atol=1e-12)  # also of tasks without weight
+
+
+def test_a_step_is_what_the_equations_say():
+    known = bl.problems.opposed_slopes()
+    alpha, beta, gamma = 0.1, 0.3, 0.05
+    solver = bl.Tandem(alpha, beta, weighting=SimplexAscent(gamma), upper_rule=optax.sgd)
+    state = solver.init(known.problem, known.x, key=jax.random.key(0), steps=10)
+    a, slope, target = np.array([1.0, 2.0]), np.array([1.0, 2.0]), np.array([2.0, -1.0])
+    x, y, v, weights = 1.5, np.zeros(2), np.zeros(2), np.full(2, 0.5)
+    for k in range(4):
+        state, info = solver.step(known.problem, state, jax.random.key(k))
+        y = y - beta * a * (y - slope * x)
+        direction = weights @ (a * slope * v)  # f_x = 0 and J = -a slope
+        residual = (y - target) - a * v
+        moved = x - alpha * direction
+        v = (1 - min(abs(moved - x) / abs(moved), 0.5)) * v + beta * residual
+        weights = weights + gamma * ((y - target) ** 2 / 2)
+        weights, x = weights - (weights.sum() - 1) / 2, moved
+        np.testing.assert_allclose(info.losses, (y - target) ** 2 / 2)
+        for found, expected in ((state.x, x), (state.y[0], y), (state.hypergradient[0].v, v), (state.weights, weights)):
+            np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def scaled(factor):
+    """The ball whose losses have another unit."""
+    known = bl.problems.enclosing_ball()
+    tasks = known.problem
+    groups = [
+        bl.Task(g.train.task(0), g.validation.task(0), y=g.y[0])  # one task a group: their y differ in shape
+        for g in tasks.groups
+    ]
+    upper, lower = tasks.groups[0].upper, tasks.groups[0].lower
+    return bl.Problem(lambda x, y, b: factor * upper(x, y, b), lambda x, y, b: factor * lower(x, y, b), groups), known
+
+
+def test_the_unit_of_the_losses_does_not_matter():
+    (plain, known), (large, _) = scaled(1.0), scaled(1000.0)
+    one, other = (bl.solve(p, bl.Tandem(), known.x, steps=100, progress=False) for p in (plain, large))
+    np.testing.assert_allclose(one.x, other.x, rtol=1e-4)
+    np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [bl.problems.opposed_slopes(), bl.problems.shrinkage(0.0), bl.problems.shrinkage(-1.0)],
+    ids=["crosses much of its size", "starts at zero", "changes its sign"],
+)
+def test_no_rate_is_needed(known):
+    result = bl.solve(known.problem, bl.Tandem(), known.x, steps=2000, progress=False)
+    assert result.worst <= 1.01 * known.value
+    np.testing.assert_allclose(result.x, known.solution, atol=0.02)
+
+
+def test_noisy_batches_end_near_the_solution_without_averaging():
+    known = bl.problems.noisy_ball()
+    runs = bl.solve(known.problem, x=known.x, steps=2000, seeds=4, progress=False)
+    assert all(isinstance(run.solver, bl.Tandem) for run in runs)
+    assert np.mean([np.linalg.norm(run.x - known.solution) for run in runs]) < 0.3
+    usual = bl.solve(
+        known.problem, bl.SOBA(0.03, 0.4, weighting=SimplexAscent(0.01)), known.x, steps=2000, progress=False
+    )
+    assert np.mean([run.worst for run in runs]) < usual.worst
+
+
+def test_sizes_of_leaves_that_start_at_zero():
+    x = {"w": jnp.full((2, 2), 3.0), "b": jnp.zeros(4)}
+    first = sizes.first(x)
+    assert first["w"] == 3.0
+    assert first["b"] == pytest.approx(3 / np.sqrt(2))
+    assert sizes.first(jnp.zeros(3)) == 1.0
+    assert sizes.now(first, {"w": jnp.zeros((2, 2)), "b": jnp.full(4, 5.0)}, 4.0) == {"w": 0.75, "b": 5.0}
+
+
+def test_how_far_x_moved():
+    assert sizes.moved(jnp.ones(4), 1.1 * jnp.ones(4)) == pytest.approx(0.1 / 1.1)
+    assert sizes.moved(jnp.ones(4), jnp.zeros(4)) == 0.5
+    assert sizes.moved(jnp.zeros(4), jnp.zeros(4)) == 0.0
+
+
+def test_what_is_recommended():
+    assert isinstance(bl.recommended(bl.problems.noisy_ball().problem), bl.Tandem)
+    assert isinstance(bl.recommended(bl.problems.enclosing_ball().problem), bl.MORBiT)
+
+
+def test_a_rate_for_another_rule_must_be_given():
+    known = bl.problems.opposed_slopes()
+    with pytest.raises(ValueError, match=r"Tandem\(upper_lr=None\) is chosen for optax.adam only"):
+        bl.solve(known.problem, bl.Tandem(upper_rule=optax.sgd), known.x, steps=5, progress=False)
