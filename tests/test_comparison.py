@@ -42,7 +42,7 @@ def test_the_best_rates_of_the_grid_are_taken(compared):
     ends = {}
     for called, rates in SMALL.rates().items():
         solver = with_rates(bl.MORBiT(), rates)
-        every = max(1, tuned.steps // 50)  # both of the grid are among the best four
+        every = max(1, tuned.steps // 50)  # both of the grid are among the best, and all draws are alike
         run = bl.solve(known.problem, solver, known.x, steps=tuned.steps, every=every, seed=10_000, progress=False)
         ends[called] = final(Record.of(run, None))
     assert tuned.rates == min(ends, key=ends.get)
@@ -64,7 +64,7 @@ def test_files_are_there_and_nothing_runs_twice(compared):
     for name in ("comparison.csv", "runs.csv", "comparison.png", "comparison.pdf"):
         assert (folder / name).stat().st_size > 100
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("seed-*.csv")}
-    assert len(before) == 2 * 2 * 2 + 2 * 3  # rates: short and long; seeds of three entries
+    assert len(before) == 2 * 2 * (1 + 3) + 2 * 3  # rates: short, and long on three draws; seeds of three entries
     bl.compare(known.problem, known.x, out=out, progress=False, **options)
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("seed-*.csv")} == before
 

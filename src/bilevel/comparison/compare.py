@@ -79,8 +79,8 @@ def compare(
     """Runs solvers on one problem with equal budgets and several seeds.
 
     Every solver runs as a min-max method. Its three rates are tuned on the same grid, by the worst validation loss at
-    the end of runs on a draw of its own: all of them with a quarter of the budget, the best four then with all of it.
-    Test data steer nothing.
+    the end of runs on draws of their own: all of them with a quarter of the budget on one draw, the best three then with
+    all of it on three. Test data steer nothing.
 
     Args:
         problem: a name ("ball", "noisy-ball", "sinusoids", "letter", "fashion"), or a `bl.Problem`.

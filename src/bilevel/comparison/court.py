@@ -17,8 +17,9 @@ from bilevel.experiments.running import Stage, run
 from bilevel.problems import Ready
 
 EVALUATIONS = 50
-TUNING_SEED = 10_000  # a draw that no reported run has
-TUNING_SHARE, FINALISTS = 4, 4  # all rates with a quarter of the budget, then the best with all of it
+TUNING_SEED = 10_000  # draws from here on, which no reported run has
+TUNING_SHARE = 4  # all rates have a quarter of the budget on one draw, then
+FINALISTS, DRAWS = 3, 3  # the best of them have all of it on several
 FAR = 10.0  # times the first loss: a run that ends above diverged
 SLOWEST = 120.0  # seconds of a run beyond which a solver is left out
 
@@ -84,18 +85,19 @@ class Court:
         """The best rates of the grid, run with all seeds."""
         tried = {called: with_rates(solver, rates) for called, rates in grid.rates().items()}
         steps = self.steps(self.entrant(name, next(iter(tried.values()))))
-        # What is best early may go off later, so the best of short runs meet again in long ones.
-        short = self._ends(name, tried, max(1, steps // TUNING_SHARE))
+        # What is best early, or on one draw, may go off later or elsewhere: the best meet again in longer runs.
+        short = self._ends(name, tried, max(1, steps // TUNING_SHARE), 1)
         finalists = sorted(tried, key=lambda called: short[called])[:FINALISTS]
-        ends = self._ends(name, {called: tried[called] for called in finalists}, steps)
+        ends = self._ends(name, {called: tried[called] for called in finalists}, steps, DRAWS)
         best = min(ends, key=lambda called: ends[called])
         return self.run(name, tried[best], best)
 
-    def _ends(self, name: str, tried: Mapping[str, Any], steps: int) -> dict[str, float]:
-        """Where solvers end on the draw for tuning."""
-        experiment = self._experiment(name, {"tuning": tried}, steps)
-        run(Stage(experiment, "tuning"), [TUNING_SEED], self.records, self.progress)
-        return {c: final(self.records.read(experiment, "tuning", c).get(TUNING_SEED)) for c in tried}
+    def _ends(self, name: str, tried: Mapping[str, Any], steps: int, draws: int) -> dict[str, float]:
+        """Where solvers end, on average over so many draws for tuning."""
+        experiment, seeds = self._experiment(name, {"tuning": tried}, steps), range(TUNING_SEED, TUNING_SEED + draws)
+        run(Stage(experiment, "tuning"), seeds, self.records, self.progress)
+        ended = {called: self.records.read(experiment, "tuning", called) for called in tried}
+        return {called: float(np.mean([final(runs.get(s)) for s in seeds])) for called, runs in ended.items()}
 
     def run(self, name: str, solver: Any, rates: str, steps: int | None = None) -> Entry:
         """All seeds with given rates, for what the budget buys or for so many steps."""
