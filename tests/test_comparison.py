@@ -1,13 +1,17 @@
 """Comparisons of solvers: fair budgets, the same grid, nothing run twice, clear refusals."""
 
+import re
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.comparison.court import final
-from bilevel.comparison.entrants import Grid, enter, everyone, steps_for, with_rates
-from bilevel.experiments.records import Record
+from bilevel.comparison import court
+from bilevel.comparison.contests import Contest
+from bilevel.comparison.court import Entry, diverged, final
+from bilevel.comparison.entrants import Entrant, Grid, enter, everyone, steps_for, with_rates
+from bilevel.experiments.records import Record, Records
 from bilevel.problems import Ready
 from test_cli import call
 
@@ -103,6 +107,7 @@ def test_everyone_is_a_min_max_method():
         ({"problem": "ball", "seeds": 0}, "seeds"),
         ({"problem": "ball", "solvers": []}, "a list of names"),
         ({"problem": "ball", "solvers": ["MORBIT2"]}, "did you mean MORBiT"),
+        ({"problem": "ball", "solvers": ["paper", "MORBiT"]}, "the paper does not have .*: leave out 'paper'"),
         ({"problem": "ball", "solvers": ["GDA"]}, "GDA cannot run on this problem"),
         ({"problem": "ball", "solvers": ["MMB"]}, "MMB cannot run on this problem"),
         ({"problem": "sinusoids", "solvers": ["SABA"]}, "SABA cannot run on this problem: .*Generator"),
@@ -138,3 +143,21 @@ def test_folders_and_solvers_of_the_wrong_kind(tmp_path):
         bl.compare("ball", out=tmp_path / "file")
     with pytest.raises(TypeError, match="it needs a solver object"):
         bl.compare("ball", solvers={"mine": bl.MORBiT})
+
+
+def test_a_run_that_ends_far_above_its_start_diverged():
+    entrant = Entrant("SOBA", bl.SOBA(), 1.0, 1.0, 1)
+    runs = [Record({"step": np.array([0, 1, 2]), "worst_validation": np.array([1.0, 1.0, end])}) for end in (2.0, 1e9)]
+    entry = Entry(entrant, "given", dict(enumerate(runs)), steps=2)
+    assert diverged(entry).tolist() == [False, True]
+
+
+def test_a_solver_that_would_take_too_long_is_told_of(tmp_path):
+    known = bl.problems.opposed_slopes()
+    contest = Contest("mine", "mine", lambda seed, variant: Ready(known.problem, known.x), 10)
+    for calls, why in ((10, None), (1e12, r"a step takes .* s, so that one run with this budget would take .* s")):
+        budget = court.Budget(calls, None)
+        found = court.Court(
+            contest, contest.start(0, ""), None, Records(tmp_path), range(1), budget, False, print
+        ).too_slow("MORBiT", bl.MORBiT())
+        assert found is None if why is None else re.fullmatch(why + r"\.", found)

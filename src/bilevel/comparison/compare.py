@@ -79,8 +79,8 @@ def compare(
     """Runs solvers on one problem with equal budgets and several seeds.
 
     Every solver runs as a min-max method. Its three rates are tuned on the same grid, by the worst validation loss at
-    the end of runs on draws of their own: all of them with a quarter of the budget on one draw, the best three then with
-    all of it on three. Test data steer nothing.
+    the end of runs on draws of their own: all of them with a quarter of the budget on one draw, the best three with all
+    of it on three. Test data steer nothing.
 
     Args:
         problem: a name ("ball", "noisy-ball", "sinusoids", "letter", "fashion"), or a `bl.Problem`.
@@ -131,6 +131,9 @@ def compare(
                 entries.append(court.tuned(name, solver, grid))
             if grid is None or name in of_itself:
                 entries.append(court.run(name, solver, "automatic"))
+        if not entries:
+            name, why = next(iter(refused.items()))
+            raise ValueError(f"compare(problem=...): there is no solver to run. {name}: {why}")
         entries.sort(key=_order)
         found = Comparison(where.title, entries, refused, _target(target, entries))
         if out is not None:
