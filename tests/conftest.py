@@ -61,14 +61,16 @@ def _padded(task, size):
 def padded_ball():
     """`padded_ball(tasks, sizes)`: the ball around the points so numbered, their y padded to these sizes.
 
-    By default it is `enclosing_ball` with all tasks in one group, which compiles faster than four.
+    By default it is `enclosing_ball` with all tasks in one group, which compiles faster than four; or another ball.
     """
-    ball = bl.problems.enclosing_ball()
-    own = [start.task_of(ball.problem, group, 0) for group in ball.problem.groups]
+    exact = bl.problems.enclosing_ball()
 
-    def make(tasks=(0, 1, 2, 3), sizes=(5, 5, 5, 5)):
+    def make(tasks=(0, 1, 2, 3), sizes=(5, 5, 5, 5), ball=exact):
+        groups = ball.problem.groups
+        own = [start.task_of(ball.problem, group, 0) for group in groups]
         padded = [_padded(own[i], size) for i, size in zip(tasks, sizes, strict=True)]
-        problem = bl.Problem(own[0].upper, own[0].lower, padded)
+        batches = {"lower_batch": groups[0].lower_batch, "upper_batch": groups[0].upper_batch}
+        problem = bl.Problem(own[0].upper, own[0].lower, padded, **batches)
         return ball._replace(problem=problem, weights=ball.weights[np.array(tasks)])
 
     return make

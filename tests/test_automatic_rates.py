@@ -78,8 +78,8 @@ def test_enclosing_ball():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_average_under_noisy_batches(seed):
-    known = bl.problems.noisy_ball(seed=seed)
+def test_average_under_noisy_batches(padded_ball, seed):
+    known = padded_ball(ball=bl.problems.noisy_ball(seed=seed))
     assert solve(known, known.x, seed).average.worst <= 1.05 * known.value
 
 

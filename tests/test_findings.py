@@ -40,8 +40,8 @@ def test_lagging_lower_level():
     assert any("lags" in sentence and "lower_lr" in sentence for sentence in findings(result))
 
 
-def test_noisy_end():
-    known = bl.problems.noisy_ball(seed=1)
+def test_noisy_end(padded_ball):
+    known = padded_ball(ball=bl.problems.noisy_ball(seed=1))
     result = run(known, bl.MORBiT(0.2, 0.4, Tracked(0.4), SimplexAscent(0.02)), seed=1)
     assert result.last.worst > 1.1 * result.average.worst
     assert any("take result.average" in sentence for sentence in findings(result))

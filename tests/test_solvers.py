@@ -100,15 +100,15 @@ def test_f2sa_reaches_the_saddle_point_of_the_penalised_problem(run, ball, stren
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_variance_reduction_is_exact_at_constant_rates_on_noisy_batches(run, solver, batch, steps):
-    known = noisy_ball(lower_batch=batch, upper_batch=batch)
+def test_variance_reduction_is_exact_at_constant_rates_on_noisy_batches(run, padded_ball, solver, batch, steps):
+    known = padded_ball(ball=noisy_ball(lower_batch=batch, upper_batch=batch))
     state = run(solver, known, steps)
     assert_close(state.x, known.solution, atol=1e-6)
     assert_close(state.weights, known.weights, atol=1e-6)
 
 
-def test_soba_stalls_at_its_noise_floor_there(run):
-    known = noisy_ball(lower_batch=1, upper_batch=1)
+def test_soba_stalls_at_its_noise_floor_there(run, padded_ball):
+    known = padded_ball(ball=noisy_ball(lower_batch=1, upper_batch=1))
     state = run(bl.SOBA(0.05, 0.2, weighting=SimplexAscent(0.01)), known, 4000)
     assert np.max(np.abs(state.x - known.solution)) > 1e-2
 
