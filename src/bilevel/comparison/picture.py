@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bilevel.comparison.compare import Comparison
+from bilevel.comparison.compare import PAPER, Comparison
 from bilevel.comparison.court import Entry
 from bilevel.experiments.records import Record
 from bilevel.plotting.figure import check_path
@@ -18,32 +18,36 @@ from bilevel.plotting.style import COLOURS, DPI, MARKERS, PALE, STYLE
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURED = 8  # solvers in colour, the best ones; the others are pale
+COLOURED, BANDS = 6, 2  # solvers in colour, the best ones, and with bands; the others are pale
+_COLOURS = [colour for colour in COLOURS if colour != "#000000"]
+BLACK = "#000000"  # for the paper's own run, which has another budget
 
 
 def draw(comparison: Comparison, path: Any = None) -> Figure:
-    """Medians over the seeds, and bands from the 10 % to the 90 % quantile."""
+    """Medians over the seeds; for the best two, bands from the 10 % to the 90 % quantile."""
     if path is not None:
         check_path(path)
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    paper = [entry for entry in comparison.entries if entry.entrant.name == PAPER]
+    others = [entry for entry in comparison.entries if entry.entrant.name != PAPER]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10.5, 4.4), dpi=DPI, layout="constrained")
         FigureCanvasAgg(figure)
         for number, (label, unit) in enumerate((("oracle calls per task", "calls"), ("seconds of steps", "seconds"))):
             axes = figure.add_subplot(1, 2, number + 1)
-            shown = list(enumerate(comparison.entries))[::-1]  # the best above the others
-            handles = draw_lines(axes, [_line(e, unit, rank) for rank, e in shown])[::-1]
-            axes.set(xlabel=label, ylabel="worst validation loss" if number == 0 else "")
-            axes.set_xscale("log")
+            lines = [_line(entry, unit, rank) for rank, entry in enumerate(others)][::-1]  # the best above the others
+            handles = draw_lines(axes, lines + [_line(entry, unit, None) for entry in paper])
+            handles = handles[: len(others)][::-1], handles[len(others) :]
+            axes.set(xlabel=label, ylabel="worst validation loss" if number == 0 else "", xscale="log")
             axes.xaxis.set_major_formatter("{x:,g}")
             axes.axhline(comparison.target, color=PALE, linewidth=1, linestyle=":")
-        named = handles[: COLOURED + 1] if len(handles) > COLOURED else handles
-        names = [entry.entrant.name + _rates(entry) for entry in comparison.entries]
+        named = handles[0][: COLOURED + 1] + handles[1]
+        names = [entry.entrant.name + _rates(entry) for entry in others]
         names[COLOURED:] = [f"{len(names) - COLOURED} others"] * (len(names) > COLOURED)
-        figure.legend(named, names, loc="outside lower center", ncols=5, frameon=False)
+        figure.legend(named, names + [PAPER] * len(paper), loc="outside lower center", ncols=5, frameon=False)
         figure.suptitle(comparison.title)
         if path is not None:
             suffix = Path(path).suffix.lower()
@@ -51,14 +55,16 @@ def draw(comparison: Comparison, path: Any = None) -> Figure:
     return figure
 
 
-def _line(entry: Entry, unit: str, rank: int) -> Line:
+def _line(entry: Entry, unit: str, rank: int | None) -> Line:
+    """One solver by its rank; None for the paper's run."""
     per_step = getattr(entry.entrant, unit)
-    runs = [Record({"step": r["step"] * per_step, "worst": _clipped(r)}) for r in entry.runs.values()]
-    colour = COLOURS[rank] if rank < COLOURED else PALE
-    if rank >= COLOURED:  # a pale line is enough of them, without its band
+    # What is before the first step cannot be shown on a logarithmic axis.
+    runs = [Record({"step": r["step"][1:] * per_step, "worst": _clipped(r)[1:]}) for r in entry.runs.values()]
+    if rank is None or rank >= BANDS:
         steps, values = over_steps(runs, [run["worst"] for run in runs])
         runs = [Record({"step": steps, "worst": spread(values)[0]})]
-    return Line(entry.entrant.name, runs, lambda run: run["worst"], colour, MARKERS[0])
+    colour = BLACK if rank is None else _COLOURS[rank] if rank < COLOURED else PALE
+    return Line(entry.entrant.name, runs, lambda run: run["worst"], colour, MARKERS[0], test=rank is None)
 
 
 def _clipped(record: Record) -> np.ndarray:
