@@ -8,7 +8,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.comparison import court
-from bilevel.comparison.contests import Contest
+from bilevel.comparison.contests import Contest, fingerprint
 from bilevel.comparison.court import Entry, diverged, final
 from bilevel.comparison.entrants import Entrant, Grid, enter, everyone, steps_for, with_rates
 from bilevel.experiments.records import Record, Records
@@ -64,13 +64,25 @@ def test_entries_come_best_first_and_rows_tell_all(compared):
 
 def test_files_are_there_and_nothing_runs_twice(compared):
     known, out, options, _ = compared
-    folder = out / "problem"
+    (folder,) = out.iterdir()
     for name in ("comparison.csv", "runs.csv", "comparison.png", "comparison.pdf"):
         assert (folder / name).stat().st_size > 100
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("seed-*.csv")}
     assert len(before) == 2 * 2 * (1 + 3) + 2 * 3  # rates: short, and long on three draws; seeds of three entries
     bl.compare(known.problem, known.x, out=out, progress=False, **options)
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("seed-*.csv")} == before
+
+
+def test_runs_of_one_problem_are_not_taken_for_those_of_another():
+    known, other = bl.problems.opposed_slopes(), bl.problems.opposed_slopes((1.0, 3.0))
+    names = {
+        fingerprint(Ready(p, x), y) for p in (known.problem, other.problem) for x in (0.0, 1.0) for y in (None, 2.0)
+    }
+    assert len(names) == 8
+    assert fingerprint(Ready(known.problem, 0.0), None) in names
+    changed = bl.Problem(lambda x, y, b: y, lambda x, y, b: y * y, [bl.Task(jnp.ones(1), jnp.ones(1), y=jnp.ones(()))])
+    again = bl.Problem(lambda x, y, b: y, lambda x, y, b: y * 2, [bl.Task(jnp.ones(1), jnp.ones(1), y=jnp.ones(()))])
+    assert fingerprint(Ready(changed, 0.0), None) != fingerprint(Ready(again, 0.0), None)
 
 
 def test_calls_are_rows():

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bilevel import checks
-from bilevel.comparison.contests import Contest, contest
+from bilevel.comparison.contests import Contest, contest, fingerprint
 from bilevel.comparison.court import TUNING_SEED, Budget, Court, Entry, diverged, final
 from bilevel.comparison.entrants import Grid, by_name, everyone, refusal, robust, usual
 from bilevel.experiments.records import Records
@@ -97,7 +97,8 @@ def compare(
             `bl.recommended` says, if it is among them.
         target: a worst validation loss; calls and seconds until it are reported. None = where MORBiT as the
             paper has it ends, or else MORBiT, or else the median solver.
-        out: folder for runs, table and figure; finished runs there are not made again. None = nothing is kept.
+        out: folder for runs, table and figure, in a folder for each problem; finished runs there are not made again.
+            None = nothing is kept.
         progress: show progress bars where there is a terminal.
         say: told what was done.
     """
@@ -168,7 +169,8 @@ def _contest(problem: Any, x: Any, y: Any) -> tuple[Contest, Any]:
     if x is None:
         raise ValueError("compare(x=None): it needs where x starts.")
     ready = Ready(problem, x)
-    return Contest("problem", "a problem of yours", lambda seed, variant: ready, 1000), y
+    # Runs that are kept must not be taken for those of another problem.
+    return Contest(f"problem-{fingerprint(ready, y)}", "a problem of yours", lambda seed, variant: ready, 1000), y
 
 
 def _solvers(solvers: Any, where: Contest) -> tuple[dict[str, Any], bool]:

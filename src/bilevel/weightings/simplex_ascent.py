@@ -44,7 +44,7 @@ class SimplexAscent:
     def check(self, n: int) -> None:
         """0 <= floor < 1 and pull >= 0."""
         check_fraction("SimplexAscent(floor)", self.floor, one=False)
-        if not self.pull >= 0:
+        if isinstance(self.pull, str) or not self.pull >= 0:
             raise ValueError(f"SimplexAscent(pull={self.pull!r}): it needs a number, 0 or more.")
 
     def init(self, n: int, dtype: Any) -> tuple[jax.Array, tuple]:
