@@ -13,7 +13,7 @@ import numpy as np
 from bilevel import checks
 from bilevel.comparison.contests import Contest, contest, fingerprint
 from bilevel.comparison.court import TUNING_SEED, Budget, Court, Entry, diverged, final
-from bilevel.comparison.entrants import Grid, by_name, everyone, refusal, robust, usual
+from bilevel.comparison.entrants import Grid, by_name, everyone, is_automatic, refusal, robust, usual
 from bilevel.experiments.records import Records
 from bilevel.problem import Grouped
 from bilevel.problems import Ready
@@ -92,7 +92,7 @@ def compare(
         seconds: the budget in seconds of steps instead; None for both = the calls of a usual run of
             what `bl.recommended` says.
         seeds: runs of each solver.
-        grid: the rates to try; None = automatic rates only.
+        grid: the rates to try; None = none: automatic rates, or those that the solvers were given.
         automatic: names of solvers that run with automatic rates too; None = that which
             `bl.recommended` says, if it is among them.
         target: a worst validation loss; calls and seconds until it are reported. None = where MORBiT as the
@@ -131,7 +131,7 @@ def compare(
             if grid is not None:
                 entries.append(court.tuned(name, solver, grid))
             if grid is None or name in of_itself:
-                entries.append(court.run(name, solver, "automatic"))
+                entries.append(court.run(name, solver, "automatic" if is_automatic(solver) else "as given"))
         if not entries:
             name, why = next(iter(refused.items()))
             raise ValueError(f"compare(problem=...): there is no solver to run. {name}: {why}")
