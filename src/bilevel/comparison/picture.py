@@ -42,11 +42,12 @@ def draw(comparison: Comparison, path: Any = None) -> Figure:
             handles = draw_lines(axes, lines + [_line(entry, unit, None) for entry in paper])
             handles = handles[: len(others)][::-1], handles[len(others) :]
             axes.set(xlabel=label, ylabel="worst validation loss" if number == 0 else "", xscale="log")
-            axes.xaxis.set_major_formatter("{x:,g}")
+            axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}")
             axes.axhline(comparison.target, color=PALE, linewidth=1, linestyle=":")
         named = handles[0][: COLOURED + 1] + handles[1]
         names = [entry.entrant.name + _rates(entry) for entry in others]
-        names[COLOURED:] = [f"{len(names) - COLOURED} others"] * (len(names) > COLOURED)
+        more = len(names) - COLOURED
+        names[COLOURED:] = [f"{more} other{'s' * (more > 1)}"] * (more > 0)
         figure.legend(named, names + [PAPER] * len(paper), loc="outside lower center", ncols=5, frameon=False)
         figure.suptitle(comparison.title)
         if path is not None:
@@ -68,9 +69,9 @@ def _line(entry: Entry, unit: str, rank: int | None) -> Line:
 
 
 def _clipped(record: Record) -> np.ndarray:
-    """Losses up to ten times the first: those of a run that flies off would flatten all the others."""
+    """Losses up to twice the first: those of a run that flies off would flatten all the others."""
     worst = record["worst_validation"]
-    return np.minimum(np.nan_to_num(worst, nan=np.inf), 10 * worst[0])
+    return np.minimum(np.nan_to_num(worst, nan=np.inf), 2 * worst[0])
 
 
 def _rates(entry: Entry) -> str:
