@@ -8,6 +8,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.comparison import court
+from bilevel.comparison.compare import _target as target_of
 from bilevel.comparison.contests import Contest, fingerprint
 from bilevel.comparison.court import Entry, diverged, final
 from bilevel.comparison.entrants import Entrant, Grid, enter, everyone, steps_for, with_rates
@@ -162,6 +163,9 @@ def test_a_run_that_ends_far_above_its_start_diverged():
     runs = [Record({"step": np.array([0, 1, 2]), "worst_validation": np.array([1.0, 1.0, end])}) for end in (2.0, 1e9)]
     entry = Entry(entrant, "given", dict(enumerate(runs)), steps=2)
     assert diverged(entry).tolist() == [False, True]
+    sound = Entry(entrant, "given", {0: runs[0]}, steps=2)
+    assert target_of(None, [entry, sound]) == 2.0  # what diverges is no target
+    assert np.isnan(target_of(None, [entry]))
 
 
 def test_a_solver_that_would_take_too_long_is_told_of(tmp_path):

@@ -155,8 +155,10 @@ def _order(entry: Entry) -> tuple[float, float]:
 def _target(target: float | None, entries: Sequence[Entry]) -> float:
     if target is not None:
         return float(target)
-    ends = {entry.entrant.name: np.mean([final(r) for r in entry.runs.values()]) for entry in entries}
-    return float(ends.get(PAPER, ends.get("MORBiT", np.median(list(ends.values())))))
+    # A mean over some runs of a solver that diverges in others would be a target for nobody.
+    whole = [entry for entry in entries if not diverged(entry).any()]
+    ends = {entry.entrant.name: float(np.mean([final(r) for r in entry.runs.values()])) for entry in whole}
+    return ends.get(PAPER, ends.get("MORBiT", float(np.median(list(ends.values()))) if ends else float("nan")))
 
 
 def _contest(problem: Any, x: Any, y: Any) -> tuple[Contest, Any]:
