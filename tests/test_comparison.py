@@ -1,5 +1,6 @@
 """Comparisons of solvers: fair budgets, the same grid, nothing run twice, clear refusals."""
 
+import csv
 import re
 
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from bilevel.comparison.compare import _target as target_of
 from bilevel.comparison.contests import Contest, fingerprint
 from bilevel.comparison.court import Entry, diverged, final
 from bilevel.comparison.entrants import Entrant, Grid, enter, everyone, steps_for, with_rates
-from bilevel.experiments.records import Record, Records
+from bilevel.experiments.records import Record, Records, write_table
 from bilevel.problems import Ready
 from test_cli import call
 
@@ -84,6 +85,15 @@ def test_runs_of_one_problem_are_not_taken_for_those_of_another():
     changed = bl.Problem(lambda x, y, b: y, lambda x, y, b: y * y, [bl.Task(jnp.ones(1), jnp.ones(1), y=jnp.ones(()))])
     again = bl.Problem(lambda x, y, b: y, lambda x, y, b: y * 2, [bl.Task(jnp.ones(1), jnp.ones(1), y=jnp.ones(()))])
     assert fingerprint(Ready(changed, 0.0), None) != fingerprint(Ready(again, 0.0), None)
+
+
+def test_tables_keep_commas(tmp_path):
+    write_table(
+        tmp_path / "t.csv", [{"solver": "MORBiT, paper", "worst": 0.5}, {"solver": "SOBA", "worst": float("nan")}]
+    )
+    with (tmp_path / "t.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows == [{"solver": "MORBiT, paper", "worst": "0.5"}, {"solver": "SOBA", "worst": "nan"}]
 
 
 def test_calls_are_rows():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
 import os
 import threading
@@ -127,10 +128,11 @@ def _read(path: Path) -> Record:
 
 def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
     """A CSV file of dicts with the same keys, whole or not at all."""
-    header = list(rows[0])
-    lines = [",".join(header)]
-    lines += [",".join(f"{v:.9g}" if isinstance(v, float) else str(v) for v in row.values()) for row in rows]
-    _replace(path, "\n".join(lines) + "\n")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({k: f"{v:.9g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+    _replace(path, text.getvalue())
 
 
 def _replace(path: Path, text: str) -> None:
