@@ -72,7 +72,7 @@ def to_the_papers_end(problems: dict[str, list[Row]]) -> str:
     lines = []
     for name, rows in problems.items():
         paper = next((r for r in rows if r["solver"] == PAPER), None)
-        if paper is None:
+        if paper is None or float(paper["diverged"]) > 0:  # then it ends nowhere
             continue
         calls = float(paper["calls_per_step"]) * float(paper["steps"])
         seconds = float(paper["seconds_per_step"]) * float(paper["steps"])
