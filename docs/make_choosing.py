@@ -116,8 +116,10 @@ def main(folder: Path) -> None:
     for mark, make in fill.items():
         text = text.replace(f"<!-- {mark} -->", make(problems))
     for name, rows in problems.items():
+        own = next(r for r in rows if called(r) == "Tandem, automatic")
+        budget = f"Budget: {float(own['steps']) * float(own['calls_per_step']):,.0f} calls per task."
         picture = f"![worst loss against calls and seconds](figures/comparison-{name}.png)"
-        text += f"\n### {name}: {CONTESTS[name].title}\n\n{results(rows)}\n\n{picture}\n"
+        text += f"\n### {name}: {CONTESTS[name].title}\n\n{budget}\n\n{results(rows)}\n\n{picture}\n"
     (DOCS / "choosing.md").write_text(text)
 
 

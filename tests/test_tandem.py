@@ -101,7 +101,10 @@ def test_how_far_x_moved():
 
 def test_what_is_recommended():
     assert isinstance(bl.recommended(bl.problems.noisy_ball().problem), bl.Tandem)
+    assert isinstance(bl.recommended(bl.problems.noisy_ball().problem, steps=100), bl.MORBiT)
     assert isinstance(bl.recommended(bl.problems.enclosing_ball().problem), bl.MORBiT)
+    with pytest.raises(TypeError, match=r"recommended\(problem=...\) got str"):
+        bl.recommended("letter")  # type: ignore[arg-type]
 
 
 def test_a_rate_for_another_rule_must_be_given():

@@ -125,8 +125,9 @@ def lagging_lower_level(result: Result) -> str | None:
     scale = max(np.abs(result.losses).max(), np.abs(after).max())
     i = int(change.argmax())
     if change[i] > 0.2 * scale:
+        more = "more lower_steps, " if hasattr(result.solver, "lower_steps") else ""
         return (
             f"The lower level lags: a hundred more lower steps move the loss of task {result.y.names[i]!r} from "
-            f"{result.losses[i]:.4g} to {after[i]:.4g}. Give more lower_steps, a larger lower_lr or a smaller upper_lr."
+            f"{result.losses[i]:.4g} to {after[i]:.4g}. Give {more}a larger lower_lr or a smaller upper_lr."
         )
     return None

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from bilevel.problem import Problem
+from bilevel.problem import Grouped, Problem
 from bilevel.solvers import MORBiT, Tandem
 from bilevel.solvers.protocol import Solver
 
+SHORT = 1000  # steps below which Tandem, whose steps are shares of the size of x, has not arrived
 
-def recommended(problem: Any) -> Solver:
-    """`Tandem` where steps see batches, `MORBiT` where they see all the data; rates automatic.
+
+def recommended(problem: Grouped, steps: int | None = None) -> Solver:
+    """`Tandem` where steps see batches, `MORBiT` where they see all the data or are few; rates automatic.
 
     Noise asks for steps that end short, whatever the curvature says; without noise a measured curvature gives longer
     steps, and weights that settle sooner.
 
+    Args:
+        problem: what to solve.
+        steps: how many steps there will be; None = 1,000 or more.
+
     >>> import bilevel as bl
+    >>> noisy = bl.problems.noisy_ball().problem
+    >>> [type(recommended(noisy, steps)).__name__ for steps in (None, 100)]
+    ['Tandem', 'MORBiT']
     >>> type(recommended(bl.problems.enclosing_ball().problem)).__name__
     'MORBiT'
-    >>> type(recommended(bl.problems.noisy_ball().problem)).__name__
-    'Tandem'
     """
-    return Tandem() if isinstance(problem, Problem) and problem.draws else MORBiT()
+    if not isinstance(problem, Grouped):
+        raise TypeError(f"recommended(problem=...) got {type(problem).__name__}: it needs a bl.Problem.")
+    long = not isinstance(steps, int) or steps >= SHORT
+    return Tandem() if isinstance(problem, Problem) and problem.draws and long else MORBiT()

@@ -71,7 +71,7 @@ def solve(
     Args:
         problem: what to solve: a `bl.Problem`, or of another kind, a `bl.MinMaxProblem` or `bl.MultiBlockProblem`.
         solver: how, for instance `bl.MORBiT()`; each is for one kind of problem. None = what we recommend for a
-            `bl.Problem`: `bl.Tandem()` where steps see batches and `bl.MORBiT()` where they see all the data.
+            `bl.Problem`: `bl.Tandem()` where steps see batches and there are 1,000 or more, `bl.MORBiT()` otherwise.
         x: where the shared variable starts, any pytree of floating arrays; a Flax NNX or Equinox model is one, and its
             functions (activations) stay as they are.
         y: where the tasks' variables start: one pytree for all tasks, a dict by task name, or a function of
@@ -95,8 +95,9 @@ def solve(
     >>> bool(abs(result.worst - known.value) < 0.01)
     True
     """
-    solver = recommended(problem) if solver is None else solver
+    solver = recommended(problem, steps) if solver is None and isinstance(problem, Grouped) else solver
     plan = _check(problem, solver, steps, every, patience, callback)
+    assert solver is not None
     if seeds is None:
         _check_seed("seed", seed)
         job = Job(problem, solver, x, y, seed)

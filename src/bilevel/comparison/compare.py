@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bilevel import checks
-from bilevel.comparison.contests import Contest, contest, fingerprint
+from bilevel.comparison.contests import CONTESTS, Contest, contest, fingerprint
 from bilevel.comparison.court import TUNING_SEED, Budget, Court, Entry, diverged, final
 from bilevel.comparison.entrants import Grid, by_name, everyone, is_automatic, refusal, robust, usual
 from bilevel.experiments.records import Records
@@ -157,6 +157,7 @@ def _target(target: float | None, entries: Sequence[Entry]) -> float:
         return float(target)
     # A mean over some runs of a solver that diverges in others would be a target for nobody.
     whole = [entry for entry in entries if not diverged(entry).any()]
+    whole.sort(key=lambda entry: entry.rates != "automatic")  # tuned runs of a solver count before automatic ones
     ends = {entry.entrant.name: float(np.mean([final(r) for r in entry.runs.values()])) for entry in whole}
     return ends.get(PAPER, ends.get("MORBiT", float(np.median(list(ends.values()))) if ends else float("nan")))
 
@@ -184,11 +185,17 @@ def _solvers(solvers: Any, where: Contest) -> tuple[dict[str, Any], bool]:
             if isinstance(solver, type) or not hasattr(solver, "step"):
                 raise TypeError(f"compare(solvers=...): {name!r} is {solver!r}; it needs a solver object.")
         return {name: robust(solver) for name, solver in solvers.items()}, False
-    if isinstance(solvers, str) or not len(solvers):
+    if isinstance(solvers, str) or not len(solvers) or not all(isinstance(name, str) for name in solvers):
         raise ValueError(f"compare(solvers={solvers!r}): it needs a list of names, or a dict of solvers by label.")
     if "paper" in solvers and where.paper is None:
-        raise ValueError(f"compare(solvers=...): the paper does not have {where.title!r}: leave out 'paper'.")
+        raise ValueError(
+            f"compare(solvers=...): the paper does not have {where.name!r}, only {_papers()}: leave out 'paper'."
+        )
     return by_name([name for name in solvers if name != "paper"]), "paper" in solvers
+
+
+def _papers() -> str:
+    return ", ".join(name for name, contest in CONTESTS.items() if contest.paper is not None)
 
 
 def _check(calls: Any, seconds: Any, seeds: Any, grid: Any, target: Any, out: Any) -> None:

@@ -43,14 +43,15 @@ def text(comparison: Comparison) -> str:
     """The table for a terminal."""
     target = f"{comparison.target:.3g}"
     head = f"{'solver':<15}{'rates x, y, weights':<21}{'worst val.':>17}{'worst test':>17}{'mean val.':>11}"
-    head += f"{'calls to ' + target:>18}{'seconds to ' + target:>20}{'state MB':>11}{'diverged':>10}"
-    lines = [f"{comparison.title}; all solvers as min-max methods", head]
+    head += f"{'calls to ' + target:>18}{'seconds to ' + target:>20}{'by':>6}{'state MB':>11}{'diverged':>10}"
+    said = f"{comparison.title}; all solvers as min-max methods; {target} is the target, reached by so many runs"
+    lines = [said, head]
     for r in comparison.table():
         worst, test = (_spread(r[name], r[f"{name}_deviation"]) for name in ("worst_validation", "worst_test"))
         lines.append(
             f"{r['solver']:<15}{r['rates']:<21}{worst:>17}{test:>17}{r['mean_validation']:>11.4f}"
             f"{_number(r['calls_to_target'], ',.0f'):>18}{_number(r['seconds_to_target'], '.3g'):>20}"
-            f"{r['state_megabytes']:>11.3g}{r['diverged']:>10.0%}"
+            f"{r['reached_target']:>6.0%}{r['state_megabytes']:>11.3g}{r['diverged']:>10.0%}"
         )
     lines += [f"{name} cannot run here: {why}" for name, why in comparison.skipped.items()]
     return "\n".join(lines)
