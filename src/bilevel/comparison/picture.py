@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bilevel.comparison.compare import PAPER, Comparison
-from bilevel.comparison.court import Entry
+from bilevel.comparison.court import Entry, diverged
 from bilevel.experiments.records import Record
 from bilevel.plotting.figure import check_path
 from bilevel.plotting.numbers import over_steps, spread
@@ -24,7 +24,10 @@ BLACK = "#000000"  # for the paper's own run, which has another budget
 
 
 def draw(comparison: Comparison, path: Any = None) -> Figure:
-    """Medians over the seeds; for the best two, bands from the 10 % to the 90 % quantile."""
+    """Medians over the seeds; for the best two, bands from the 10 % to the 90 % quantile.
+
+    Solvers that diverged in all their runs are left out.
+    """
     if path is not None:
         check_path(path)
     import matplotlib
@@ -32,7 +35,7 @@ def draw(comparison: Comparison, path: Any = None) -> Figure:
     from matplotlib.figure import Figure
 
     paper = [entry for entry in comparison.entries if entry.entrant.name == PAPER]
-    others = [entry for entry in comparison.entries if entry.entrant.name != PAPER]
+    others = [entry for entry in comparison.entries if entry.entrant.name != PAPER and not diverged(entry).all()]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10.5, 4.4), dpi=DPI, layout="constrained")
         FigureCanvasAgg(figure)
