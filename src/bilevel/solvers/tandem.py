@@ -20,10 +20,10 @@ Rates that are not given, with K steps, t = k / K and L_i the curvature of g_i a
              so far; for a leaf that starts at zero, that of all x, or 1)
     gamma    0.02 (1 - t) / worst loss
 
-so that nothing is measured but L_i, and the last point needs no averaging. The constants were chosen on draws of the
-paper's problems that no comparison uses. There is no theorem. Limits: a step of x is a share of its size, so that a
-short run cannot go far, and on small smooth problems MORBiT, which measures the curvature of the upper objective, takes
-fewer steps.
+so that nothing is measured but L_i, and the last point needs no averaging. The constants were chosen on the problems of
+docs/choosing.md, on draws that are not reported there. There is no theorem. Limits: a step of x is a share of its size,
+so that a short run cannot go far, and on small smooth problems MORBiT, which measures the curvature of the upper
+objective, takes fewer steps.
 
 Reference: none of its own. Parts: Gu, Lu, Ram, Weng (MORBiT), ICLR 2023; Dagréou, Ablin, Vaiter, Moreau (SOBA),
 NeurIPS 2022; Kingma and Ba (Adam), ICLR 2015; Shazeer and Stern (Adafactor), ICML 2018, for relative steps.
