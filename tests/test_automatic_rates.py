@@ -2,12 +2,14 @@
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 
 import bilevel as bl
+from bilevel import curvature
 from bilevel.diagnostics.newton import solve_lower
 from bilevel.start import lower_points
 
@@ -138,3 +140,19 @@ def test_a_first_step_does_not_trust_curvatures_that_cancel(name, x):
     y = lower_points(problem, jnp.zeros(6), None)
     optimum = min(float(jnp.max(solve_lower(problem, jnp.array(at), y).losses)) for at in grid)
     assert result.worst <= 1.02 * optimum
+
+
+def test_curvature_between_rows_that_bend_is_remembered_where_batches_are_drawn():
+    """Of 64 rows one bends: most batches are flat, and 1 / L of these would throw y away on the one."""
+
+    def lower(x, y, batch):
+        return jnp.mean(batch * (y - x) ** 2) / 2
+
+    rows = jnp.zeros(64).at[0].set(64.0)
+    problem = bl.Problem(lower, lower, [bl.Task(rows, rows, y=jnp.zeros(()))], lower_batch=8, upper_batch=8)
+    known = (curvature.Lower(jnp.array([8.0]), jnp.ones(1), jnp.array([8.0])),)
+    flat = (jnp.arange(1, 9)[None],)  # a batch without the row that bends
+    follow = jax.jit(lambda known: curvature.follow_lower(problem, jnp.zeros(()), (jnp.zeros(1),), flat, known))
+    for _ in range(300):
+        known = follow(known)
+    assert 8 / 4 * 0.9 < known[0].value[0] < 8 / 4

@@ -59,7 +59,7 @@ def direction(hypergradient, lower_steps=1):
         (Neumann(terms=10, lr=0.1), (1, 0, 9, 1)),  # the last term needs no product after it
         (Exact(), (1, 0, Y_SIZE, 1)),
         (ConjugateGradient(iterations=2), (1, 0, 1 + 2, 1)),
-        (Penalty(lr=0.1), (2, 3, 0, 0)),
+        (Penalty(lr=0.1), (2, 2, 0, 0)),  # at two points; the third gradient is the first again
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -78,7 +78,10 @@ def test_unrolling_takes_every_step_again_and_goes_back_through_it():
         (bl.MORBiT(**RATES, hypergradient=Tracked(lr=0.1)), (1, 1, 1, 1)),
         (bl.MORBiT(**RATES, hypergradient=Tracked()), (1, 1, 1 + 1, 1)),  # and one power iteration
         (bl.StocBiO(**RATES, hypergradient=Neumann(terms=4, lr=0.1), lower_steps=10), (1, 10, 3, 1)),
-        (bl.MRBO(**RATES, hypergradient=Neumann(terms=4, lr=0.1)), (2, 2, 6, 2)),  # two points
+        (
+            bl.MRBO(**RATES, hypergradient=Neumann(terms=4, lr=0.1)),
+            (1.5, 1.5, 6, 2),
+        ),  # two points, which are one in the first of two steps
         (bl.STABLE(**RATES), (1, 1, 2 * Y_SIZE, 2 * Y_SIZE)),  # whole matrices, at two points
     ],
     ids=lambda value: type(value).__name__,
