@@ -103,6 +103,8 @@ def test_what_is_recommended():
     assert isinstance(bl.recommended(bl.problems.noisy_ball().problem), bl.Tandem)
     assert isinstance(bl.recommended(bl.problems.noisy_ball().problem, steps=100), bl.MORBiT)
     assert isinstance(bl.recommended(bl.problems.enclosing_ball().problem), bl.MORBiT)
+    with pytest.raises(ValueError, match="steps='many'"):
+        bl.recommended(bl.problems.noisy_ball().problem, "many")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"recommended\(problem=...\) got str"):
         bl.recommended("letter")  # type: ignore[arg-type]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bilevel import checks
 from bilevel.problem import Grouped, Problem
 from bilevel.solvers import MORBiT, Tandem
 from bilevel.solvers.protocol import Solver
@@ -28,5 +29,7 @@ def recommended(problem: Grouped, steps: int | None = None) -> Solver:
     """
     if not isinstance(problem, Grouped):
         raise TypeError(f"recommended(problem=...) got {type(problem).__name__}: it needs a bl.Problem.")
-    long = not isinstance(steps, int) or steps >= SHORT
+    if steps is not None:
+        checks.check_count("steps", steps)
+    long = steps is None or steps >= SHORT
     return Tandem() if isinstance(problem, Problem) and problem.draws and long else MORBiT()

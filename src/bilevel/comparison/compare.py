@@ -105,6 +105,8 @@ def compare(
     where, y = _contest(problem, x, y)
     _check(calls, seconds, seeds, grid, target, out)
     entering, with_paper = _solvers(solvers, where)
+    if isinstance(automatic, str):
+        raise ValueError(f"compare(automatic={automatic!r}): it needs a list of names.")
     for name in automatic or ():
         if name not in entering:
             raise ValueError(f"compare(automatic=...) names {name!r}, which is not among the solvers compared.")
@@ -180,12 +182,13 @@ def _solvers(solvers: Any, where: Contest) -> tuple[dict[str, Any], bool]:
     """Those that compete, and whether the paper's own run does."""
     if solvers is None:
         return everyone(), where.paper is not None
-    if isinstance(solvers, Mapping):
+    if isinstance(solvers, Mapping) and solvers:
         for name, solver in solvers.items():
             if isinstance(solver, type) or not hasattr(solver, "step"):
                 raise TypeError(f"compare(solvers=...): {name!r} is {solver!r}; it needs a solver object.")
         return {name: robust(solver) for name, solver in solvers.items()}, False
-    if isinstance(solvers, str) or not len(solvers) or not all(isinstance(name, str) for name in solvers):
+    named = isinstance(solvers, Sequence) and not isinstance(solvers, str) and len(solvers) > 0
+    if not named or not all(isinstance(name, str) for name in solvers):
         raise ValueError(f"compare(solvers={solvers!r}): it needs a list of names, or a dict of solvers by label.")
     if "paper" in solvers and where.paper is None:
         raise ValueError(

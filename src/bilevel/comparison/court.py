@@ -22,6 +22,7 @@ TUNING_SHARE = 4  # all rates have a quarter of the budget on one draw, then
 FINALISTS, DRAWS = 3, 3  # the best of them have all of it on several
 FAR = 10.0  # times the first loss: a run that ends above diverged
 SLOWEST = 120.0  # seconds of a run beyond which a solver is left out
+SLOW_STEP = 0.1  # seconds of a step, likewise: batched factorisations so large can stand still in two runs at once
 
 
 class Budget(NamedTuple):
@@ -77,7 +78,7 @@ class Court:
         """Why a solver is left out that could run, in a sentence; None where it need not be."""
         entrant = self.entrant(name, with_rates(solver, (1.0, 1.0, 1.0)))
         needed = self.steps(entrant) * entrant.seconds
-        if needed < SLOWEST:
+        if needed < SLOWEST and entrant.seconds < SLOW_STEP:
             return None
         return f"a step takes {entrant.seconds:.2g} s, so that one run with this budget would take {needed:.0f} s."
 
