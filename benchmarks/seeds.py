@@ -19,8 +19,8 @@ import jax
 import numpy as np
 
 import bilevel as bl
-from bilevel.drive import Plan
-from bilevel.solve import Job, solve_batched
+from bilevel._run.driver import Plan
+from bilevel._run.solving import Job, solve_batched
 
 
 def seconds(run: Callable[[], Any]) -> float:

@@ -10,8 +10,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from bilevel.comparison.benchmarks import CONTESTS
 from bilevel.comparison.compare import PAPER
-from bilevel.comparison.contests import CONTESTS
 
 DOCS = Path(__file__).parent
 HEAD = DOCS / "choosing-head.md"

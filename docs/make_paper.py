@@ -9,11 +9,11 @@ import shutil
 import sys
 from pathlib import Path
 
-from bilevel.experiments.claims import findings, markdown
-from bilevel.experiments.experiment import VARIANTS
-from bilevel.experiments.figures import FIGURES
-from bilevel.experiments.records import Records
-from bilevel.experiments.reproduce import clock
+from bilevel._studies.experiment import VARIANTS
+from bilevel._studies.records import Records
+from bilevel.paper.claims import findings, markdown
+from bilevel.paper.figures import FIGURES
+from bilevel.paper.reproduce import clock
 
 DOCS = Path(__file__).parent
 HEAD = (DOCS / "paper-head.md").read_text()

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from bilevel import catalogue
-from bilevel.cost import KINDS, Cost
+from bilevel._cost import catalogue
+from bilevel._cost.report import KINDS, Cost
 
 PAGE = Path(__file__).with_name("solvers.md")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel import start
+from bilevel.problem import initial_point
 
 jax.config.update("jax_enable_x64", True)  # solutions are compared to 1e-6 and identities to rounding
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -35,7 +35,7 @@ def run():
     def go(solver, known, steps):
         solver.check(known.problem)
         key = jax.random.key(0)
-        return _run(solver, known.problem, known.x, start.lower_points(known.problem, None, key), key, steps)
+        return _run(solver, known.problem, known.x, initial_point.lower_points(known.problem, None, key), key, steps)
 
     return go
 
@@ -67,7 +67,7 @@ def padded_ball():
 
     def make(tasks=(0, 1, 2, 3), sizes=(5, 5, 5, 5), ball=exact):
         groups = ball.problem.groups
-        own = [start.task_of(ball.problem, group, 0) for group in groups]
+        own = [initial_point.task_of(ball.problem, group, 0) for group in groups]
         padded = [_padded(own[i], size) for i, size in zip(tasks, sizes, strict=True)]
         batches = {"lower_batch": groups[0].lower_batch, "upper_batch": groups[0].upper_batch}
         problem = bl.Problem(own[0].upper, own[0].lower, padded, **batches)

@@ -9,7 +9,6 @@ from bilevel import (
     constraints,
     datasets,
     hypergradients,
-    minmax,
     problems,
     rules,
     solvers,
@@ -17,20 +16,21 @@ from bilevel import (
     trackers,
     weightings,
 )
+from bilevel._cost.report import Cost, cost
+from bilevel._run.solving import solve
 from bilevel.comparison import Comparison, compare
-from bilevel.cost import Cost, cost
 from bilevel.diagnostics import adapt, certify, check_hypergradient, check_problem
-from bilevel.grouping import Task
-from bilevel.minmax import MinMaxProblem
-from bilevel.multiblock import MultiBlockProblem
-from bilevel.plotting import plot
-from bilevel.problem import Problem
-from bilevel.recommended import recommended
-from bilevel.result import Result, load
-from bilevel.results import Results
-from bilevel.solve import solve
+from bilevel.problem import minmax
+from bilevel.problem.minmax import MinMaxProblem
+from bilevel.problem.multiblock import MultiBlockProblem
+from bilevel.problem.problem import Problem
+from bilevel.problem.sources import Generator
+from bilevel.problem.stacking import Task
+from bilevel.results.plots import plot
+from bilevel.results.result import Result, load
+from bilevel.results.results import Results
 from bilevel.solvers import *  # noqa: F403  (a new solver is exported by its own line in solvers/__init__.py)
-from bilevel.sources import Generator
+from bilevel.solvers.recommendation import recommended
 
 __version__ = "0.1.0"
 

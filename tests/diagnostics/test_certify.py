@@ -10,8 +10,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import bilevel as bl
-from bilevel import start
 from bilevel.constraints import Box
+from bilevel.problem import initial_point
 from bilevel.problems.closed_form import CENTRES, MAPS
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0)
@@ -263,7 +263,7 @@ def test_a_result_is_its_last_iterate_and_nearly_solved(solved):
 def test_a_result_of_the_same_tasks_in_another_order(solved):
     problem, result = solved
     (group,) = problem.groups
-    tasks = [start.task_of(problem, group, k) for k in (1, 0)]
+    tasks = [initial_point.task_of(problem, group, k) for k in (1, 0)]
     other = bl.Problem(group.upper, group.lower, tasks)
     found, there = bl.certify(problem, result), bl.certify(other, at(result, weights=result.weights[::-1]))
     assert_close(there.y_gaps, found.y_gaps[::-1], atol=1e-12)

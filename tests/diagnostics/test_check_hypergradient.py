@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import bilevel as bl
+from bilevel._core.module import leaf, part
 from bilevel.hypergradients import ConjugateGradient, Direct, Exact, Neumann, RandomNeumann, Tracked, Unrolled
 from bilevel.hypergradients.base import Implicit
 from bilevel.hypergradients.neumann import Series, start_series, sum_series
-from bilevel.parts import leaf, part
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0)
 

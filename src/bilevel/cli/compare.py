@@ -42,9 +42,9 @@ def compare(
     gradient or product of one task on one row. Runs that are finished in DIR are not made
     again: after Ctrl-C, or a crash, the same command goes on.
     """
-    from bilevel.cache import keep_compiled
+    from bilevel._run.compile_cache import keep_compiled
+    from bilevel.comparison.benchmarks import CONTESTS, contest
     from bilevel.comparison.compare import compare as run
-    from bilevel.comparison.contests import CONTESTS, contest
 
     keep_compiled()
     kept = "Interrupted: finished runs are kept, and the same command goes on from there."

@@ -16,7 +16,7 @@ def _default(name: str) -> Callable[[], int]:
     """A default of the demo, looked up when it is needed."""
 
     def look_up() -> int:
-        from bilevel.demo import DEFAULTS
+        from bilevel.cli.demo_runs import DEFAULTS
 
         return getattr(DEFAULTS, name)
 
@@ -36,7 +36,7 @@ class _ShowsDefaults(TyperCommand):
 def _writable(path: Path | None) -> Path | None:
     """Refuses a figure that could not be saved, before the long run."""
     if path is not None:
-        from bilevel.plotting import check_path
+        from bilevel.results.plots import check_path
 
         try:
             check_path(path, "{!r}")
@@ -66,8 +66,8 @@ def demo(
     of their models. min-avg chooses these for the average task, min-max for the worst one; the table shows what either
     gains and loses. Ctrl-C ends early and shows what there is.
     """
-    from bilevel.cache import keep_compiled
-    from bilevel.demo import run
+    from bilevel._run.compile_cache import keep_compiled
+    from bilevel.cli.demo_runs import run
 
     keep_compiled()
     with interrupts() as interrupted, errors(debug):

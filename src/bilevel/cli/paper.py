@@ -71,10 +71,10 @@ def reproduce(
     command goes on. `bilevel claims` then tests what the paper says. Figures 1a and 1b need FashionMNIST, which is
     looked for on this machine and otherwise downloaded.
     """
-    from bilevel.cache import keep_compiled
-    from bilevel.experiments.experiment import SEEDS
-    from bilevel.experiments.reproduce import QUICK_SEEDS
-    from bilevel.experiments.reproduce import reproduce as run
+    from bilevel._run.compile_cache import keep_compiled
+    from bilevel._studies.experiment import SEEDS
+    from bilevel.paper.reproduce import QUICK_SEEDS
+    from bilevel.paper.reproduce import reproduce as run
 
     keep_compiled()
     trials = seeds or (QUICK_SEEDS if quick else SEEDS)
@@ -99,9 +99,9 @@ def claims(
     from rich.console import Console
     from rich.table import Table
 
-    from bilevel.experiments import claims as tested
-    from bilevel.experiments.records import Records
-    from bilevel.experiments.reproduce import shortened
+    from bilevel._studies.records import Records
+    from bilevel.paper import claims as tested
+    from bilevel.paper.reproduce import shortened
 
     folder = _folder(out, quick)
     with errors(debug):

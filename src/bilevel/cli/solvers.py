@@ -12,14 +12,14 @@ from bilevel.cli.app import app
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from bilevel.catalogue import Entry
-    from bilevel.cost import Cost
+    from bilevel._cost.catalogue import Entry
+    from bilevel._cost.report import Cost
 
 
 def _known_solver(name: str | None) -> str | None:
     """Refuses a name that no solver has."""
     if name is not None:
-        from bilevel.catalogue import find
+        from bilevel._cost.catalogue import find
 
         try:
             find(name)
@@ -40,7 +40,7 @@ def solvers(
     """List the solvers: what each one solves, keeps and costs, its published rate, its paper, and what we added."""
     from rich.console import Console
 
-    from bilevel.catalogue import entries, find
+    from bilevel._cost.catalogue import entries, find
 
     if name is None:
         Console().print(_solver_table(entries(), cost))
@@ -53,7 +53,7 @@ def _solver_table(entries: Sequence[Entry], with_cost: bool) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from bilevel.catalogue import count
+    from bilevel._cost.catalogue import count
 
     table = Table(show_lines=True)
     table.add_column("solver", no_wrap=True)
@@ -86,7 +86,7 @@ def _solver_table(entries: Sequence[Entry], with_cost: bool) -> Table:
 
 def _solver_page(entry: Entry, with_cost: bool) -> str:
     """All that there is to say of one solver."""
-    from bilevel.catalogue import count
+    from bilevel._cost.catalogue import count
 
     card = entry.card
     said = {"problem": card.problem, "loops": card.loops, "constraint": card.constraint, "keeps": card.keeps}

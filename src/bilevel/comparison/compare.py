@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from bilevel import checks
-from bilevel.comparison.contests import CONTESTS, Contest, contest, fingerprint
-from bilevel.comparison.court import TUNING_SEED, Budget, Court, Entry, diverged, final
-from bilevel.comparison.entrants import Grid, by_name, everyone, is_automatic, refusal, robust, usual
-from bilevel.experiments.records import Records
-from bilevel.problem import Grouped
+from bilevel._studies.records import Records
+from bilevel.comparison.benchmarks import CONTESTS, Contest, contest, fingerprint
+from bilevel.comparison.profiles import Grid, by_name, everyone, is_automatic, refusal, robust, usual
+from bilevel.comparison.runner import TUNING_SEED, Budget, Court, Entry, diverged, final
+from bilevel.problem import checks
+from bilevel.problem.problem import Grouped
 from bilevel.problems import Ready
 
 GRID = Grid()
@@ -52,7 +52,7 @@ class Comparison:
 
     def plot(self, path: Any = None) -> Any:
         """Worst validation loss against calls and against time."""
-        from bilevel.comparison.picture import draw
+        from bilevel.comparison.figure import draw
 
         return draw(self, path)
 

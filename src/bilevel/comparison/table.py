@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from bilevel._studies.measures import final
+from bilevel._studies.records import COLUMNS, write_table
 from bilevel.comparison.compare import Comparison
-from bilevel.comparison.court import Entry, diverged
-from bilevel.experiments.measures import final
-from bilevel.experiments.records import COLUMNS, write_table
+from bilevel.comparison.runner import Entry, diverged
 
 LOSSES = ("worst_validation", "mean_validation", "worst_test", "mean_test")
 

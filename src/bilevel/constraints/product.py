@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from bilevel.parts import leaf, part
+from bilevel._core.module import leaf, part
 
 
 @part

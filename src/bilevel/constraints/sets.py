@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel.parts import leaf, part
+from bilevel._core.module import leaf, part
 
 
 class Constraint(Protocol):

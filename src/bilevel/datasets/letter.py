@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bilevel.grouping import Task
+from bilevel.problem.stacking import Task
 
 CLASSES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 

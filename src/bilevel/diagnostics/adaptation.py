@@ -12,15 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bilevel import checks, curvature, rates, start
+from bilevel._core.module import Rate, leaf, part, rate_at
 from bilevel.diagnostics.points import check_is_problem, check_seed
 from bilevel.diagnostics.unseen import problem_of
-from bilevel.grouping import Task, TaskStack
-from bilevel.naming import TaskValues
-from bilevel.oracles import Walk, descend
-from bilevel.parts import Rate, leaf, part, rate_at
-from bilevel.problem import Problem
-from bilevel.rules import Rule
+from bilevel.oracles.upper import Walk, descend
+from bilevel.problem import checks, initial_point
+from bilevel.problem.problem import Problem
+from bilevel.problem.stacking import Task, TaskStack
+from bilevel.problem.task_names import TaskValues
+from bilevel.rates import curvature, measured
+from bilevel.rules.plateau import Rule
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -121,8 +122,8 @@ def adapt(
     fit.check()
     unseen = problem_of(problem, tasks)
     key = jax.random.key(seed)
-    x = start.arrays(x, "x")
-    y = start.lower_points(unseen, y, jax.random.fold_in(key, 0))
+    x = initial_point.arrays(x, "x")
+    y = initial_point.lower_points(unseen, y, jax.random.fold_in(key, 0))
     checks.check_start(unseen, x, y)
 
     y, rate = _run(fit, unseen, x, y, jax.random.fold_in(key, 1), steps)
@@ -149,7 +150,7 @@ def _run(fit: Fit, problem: Problem, x: Any, y: tuple, key: jax.Array, steps: An
 
     def rate_of(k: Any, known: tuple | None) -> tuple:
         if known is not None:
-            return rates.lower_rates(known)
+            return measured.lower_rates(known)
         return tuple(jnp.full(group.size, rate_at(fit.lr, k), dtype) for group in problem.groups)
 
     def one(k: Any, carry: tuple) -> tuple:

@@ -9,13 +9,13 @@ import jax
 import numpy as np
 import optax
 
-from bilevel.checks import check_count
 from bilevel.diagnostics.exact import weighted_gradient
 from bilevel.diagnostics.points import read_point
 from bilevel.diagnostics.proximal import proximal_point, residual, upper_curvature
 from bilevel.diagnostics.spectrum import lower_spectra
 from bilevel.diagnostics.text import columns, lower_remarks
-from bilevel.problem import Problem
+from bilevel.problem.checks import check_count
+from bilevel.problem.problem import Problem
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

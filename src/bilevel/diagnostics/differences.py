@@ -10,7 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from bilevel.diagnostics.newton import solve_lower
-from bilevel.problem import Problem
+from bilevel.problem.problem import Problem
 
 COORDINATES = 20  # up to so many numbers in x, along each of them; beyond, along so many random directions
 

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from bilevel.diagnostics.newton import Solved, solve_lower
-from bilevel.group import UpperSample
 from bilevel.hypergradients.conjugate_gradient import ConjugateGradient
-from bilevel.oracles import Upper
-from bilevel.problem import Problem
+from bilevel.oracles.upper import Upper
+from bilevel.problem.group import UpperSample
+from bilevel.problem.problem import Problem
 
 PRODUCTS = 1000  # at most so many Hessian products per linear system
 

@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel import checks, tree
-from bilevel.group import Group
-from bilevel.problem import Problem
-from bilevel.sources import Arrays, Ragged
+from bilevel._core import pytrees
+from bilevel.problem import checks
+from bilevel.problem.group import Group
+from bilevel.problem.problem import Problem
+from bilevel.problem.sources import Arrays, Ragged
 
 ROWS = 5  # in the batch on which a loss is compared with the mean of its rows
 
@@ -57,7 +58,7 @@ def in_values(problem: Problem, x: Any, y: tuple) -> Iterator[Finding]:
                     yield Finding(f"its {role} data has NaN or infinity", "it needs finite numbers", name)
         if not _finite(yg):
             for k, name in enumerate(names):
-                if not _finite(tree.index(yg, k)):
+                if not _finite(pytrees.index(yg, k)):
                     yield Finding("its y has NaN or infinity", "it needs finite numbers", name)
 
 
@@ -145,7 +146,7 @@ def _row_means(group: Group, x: Any, y: Any, level: str) -> tuple[jax.Array, jax
 
     away = jax.tree.map(lambda y: y + jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape), y)
     two = jax.vmap(jax.vmap(one, in_axes=(source.axes, 0), axis_size=group.size), in_axes=(None, 0))
-    return two(source, tree.stack([y, away]))
+    return two(source, pytrees.stack([y, away]))
 
 
 def _a_few(source: Any) -> Any:

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from bilevel import checks, start
 from bilevel.diagnostics.comparison import Comparison, compare
 from bilevel.diagnostics.differences import Differences, central_differences
 from bilevel.diagnostics.exact import task_gradients
@@ -20,8 +19,9 @@ from bilevel.diagnostics.spectrum import lower_spectra
 from bilevel.diagnostics.text import columns, lower_remarks
 from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.naming import Names
-from bilevel.problem import Problem
+from bilevel.problem import checks, initial_point
+from bilevel.problem.problem import Problem
+from bilevel.problem.task_names import Names
 
 TRACKED = Tracked()  # the estimator that solvers have by default
 SHOWN = 10  # tasks, in the text
@@ -155,8 +155,8 @@ def check_hypergradient(
     checks.check_count("check_hypergradient(lower_steps)", lower_steps)
     check_seed("check_hypergradient", seed)
     check_estimator("check_hypergradient", hypergradient)
-    x = start.arrays(x, "x")
-    y = start.lower_points(problem, y, jax.random.key(seed))
+    x = initial_point.arrays(x, "x")
+    y = initial_point.lower_points(problem, y, jax.random.key(seed))
     checks.check_start(problem, x, y)
 
     solved = solve_lower(problem, x, y)

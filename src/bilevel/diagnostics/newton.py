@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from bilevel.derivatives import hessian_product
-from bilevel.group import TaskView
-from bilevel.problem import Problem
+from bilevel._core.derivatives import hessian_product
+from bilevel.problem.group import TaskView
+from bilevel.problem.problem import Problem
 
 NEWTON_STEPS = 100
 HALVINGS = 25

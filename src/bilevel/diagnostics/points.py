@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel import checks, start, tree
-from bilevel.naming import TaskValues
-from bilevel.problem import Problem
+from bilevel._core import pytrees
+from bilevel.problem import checks, initial_point
+from bilevel.problem.problem import Problem
+from bilevel.problem.task_names import TaskValues
 
 
 def check_is_problem(caller: str, problem: Any) -> None:
@@ -28,14 +29,14 @@ def read_point(caller: str, problem: Any, result: Any) -> tuple[Any, tuple, jax.
             f"{caller}(result=...) got {type(result).__name__}: it needs what bl.solve returns, or one of its iterates "
             "such as result.best."
         )
-    x = start.arrays(result.x, "x")
+    x = initial_point.arrays(result.x, "x")
     try:
         weights = jnp.asarray(result.weights)
         if weights.shape != (problem.size,):
             raise ValueError(f"it has {weights.size} weights and the problem has {problem.size} tasks.")
         y = _stacked(problem, result.y)
         for group, yg in zip(problem.groups, y, strict=True):
-            if group.y is not None and tree.signature(yg)[1:] != tree.signature(group.y)[1:]:
+            if group.y is not None and pytrees.signature(yg)[1:] != pytrees.signature(group.y)[1:]:
                 name = problem.names[int(group.ids[0])]
                 raise ValueError(f"its y of task {name!r} is {_one(yg)}, the problem's {_one(group.y)}.")
         checks.check_start(problem, x, y)
@@ -55,11 +56,11 @@ def _stacked(problem: Problem, y: Any) -> tuple:
         raise TypeError(f"its y is {type(y).__name__}, not a mapping from task name to y.")
     if not set(y) & set(problem.names):
         raise ValueError(f"its y is of other tasks, {list(y)[:3]}.")
-    return start.lower_points(problem, dict(y), jax.random.key(0))
+    return initial_point.lower_points(problem, dict(y), jax.random.key(0))
 
 
 def _one(y: Any) -> str:
-    return tree.describe(jax.eval_shape(lambda y: tree.index(y, 0), y))
+    return pytrees.describe(jax.eval_shape(lambda y: pytrees.index(y, 0), y))
 
 
 def check_seed(caller: str, seed: Any) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from bilevel import start
 from bilevel.diagnostics import faults
 from bilevel.diagnostics.faults import Finding
 from bilevel.diagnostics.points import check_is_problem
 from bilevel.diagnostics.spectrum import is_strongly_convex, lower_spectra
 from bilevel.diagnostics.text import columns
-from bilevel.naming import Names
-from bilevel.problem import Problem
+from bilevel.problem import initial_point
+from bilevel.problem.problem import Problem
+from bilevel.problem.task_names import Names
 
 SHOWN = 10  # tasks, in the text
 ILL = 1e4  # a condition from which on lower steps take thousands
@@ -86,8 +86,8 @@ def check_problem(problem: Problem, x: Any, y: Any = None) -> ProblemReport:
     check_is_problem("check_problem", problem)
     unknown = np.full(problem.size, np.nan)
     try:
-        x = start.arrays(x, "x")
-        y = start.lower_points(problem, y, jax.random.key(0))
+        x = initial_point.arrays(x, "x")
+        y = initial_point.lower_points(problem, y, jax.random.key(0))
     except (ValueError, TypeError) as error:
         return ProblemReport((Finding(str(error)),), problem.names, unknown, unknown)
     found = list(faults.in_values(problem, x, y))

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel import tree
+from bilevel._core import pytrees
 from bilevel.diagnostics.exact import weighted_gradient
 from bilevel.diagnostics.newton import tolerance
-from bilevel.problem import Problem
+from bilevel.problem.problem import Problem
 
 POWER_ITERATIONS = 10
 HALVINGS = 50
@@ -81,7 +81,7 @@ def proximal_point(
 
 
 _norm = jax.jit(optax.tree.norm)
-_direction = jax.jit(tree.generic)
+_direction = jax.jit(pytrees.generic)
 
 
 @jax.jit
@@ -97,7 +97,7 @@ def _bend(one: Any, other: Any, apart: jax.Array) -> tuple[jax.Array, Any]:
     change = optax.tree.sub(one, other)
     length, size = optax.tree.norm(change), optax.tree.norm(one)
     told = length > 100 * jnp.finfo(size.dtype).eps * size  # from rounding
-    return jnp.where(told, length / apart, 0), tree.unit(change)
+    return jnp.where(told, length / apart, 0), pytrees.unit(change)
 
 
 @jax.jit

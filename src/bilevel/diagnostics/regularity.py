@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bilevel import oracles, tree
-from bilevel.derivatives import hessian_product, response
-from bilevel.group import TaskView
-from bilevel.problem import Problem
+from bilevel._core import pytrees
+from bilevel._core.derivatives import hessian_product, response
+from bilevel.oracles import upper
+from bilevel.problem.group import TaskView
+from bilevel.problem.problem import Problem
 
 ITERATIONS = 30  # of power iteration
 
@@ -52,7 +53,7 @@ def draw_pair(problem: Problem, x: Any, y: tuple, radius: float, generator: np.r
         return structure.unflatten([a + jnp.asarray(b, a.dtype) for a, b in zip(leaves, far, strict=True)])
 
     def near_x(x: Any) -> Any:
-        moved = tree.index(near(tree.stack([x])), 0)
+        moved = pytrees.index(near(pytrees.stack([x])), 0)
         return optax.tree.cast_like(problem.constraint.project(moved), x)
 
     start_x, start_y = near_x(x), tuple(near(yg) for yg in y)
@@ -96,23 +97,23 @@ def _norm(product: Callable, like: Any) -> jax.Array:
     def improve(_: Any, carry: tuple) -> tuple:
         vector, _ = carry
         image = product(vector)
-        return tree.unit(transpose(image)[0]), optax.tree.norm(image)
+        return pytrees.unit(transpose(image)[0]), optax.tree.norm(image)
 
-    start = tree.generic(like)
+    start = pytrees.generic(like)
     return jax.lax.fori_loop(0, ITERATIONS, improve, (start, optax.tree.norm(start)))[1]
 
 
 @jax.jit
 def lower_noise(problem: Problem, x: Any, y: tuple, key: jax.Array, samples: jax.Array) -> jax.Array:
     """E |h_i - grad_y g_i|^2 / (1 + |grad_y g_i|^2) per task, over a solver's batches; one key for each sample."""
-    exact = oracles.lower_gradients(problem, x, y, (None,) * len(problem.groups))
+    exact = upper.lower_gradients(problem, x, y, (None,) * len(problem.groups))
 
     def square(a: tuple) -> jax.Array:
         return problem.join([jax.vmap(lambda g: optax.tree.norm(g, squared=True))(group) for group in a])
 
     def add(total: jax.Array, number: jax.Array) -> tuple:
         drawn = problem.draw_lower(jax.random.fold_in(key, number))
-        seen = oracles.lower_gradients(problem, x, y, drawn)
+        seen = upper.lower_gradients(problem, x, y, drawn)
         return total + square(tuple(jax.tree.map(jnp.subtract, a, b) for a, b in zip(seen, exact, strict=True))), None
 
     size = square(exact)

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from bilevel import curvature, rates
+from bilevel._core.module import part
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles import Upper, Walk, draw_steps, first_of
-from bilevel.parts import part
-from bilevel.problem import Problem
+from bilevel.oracles.upper import Upper, Walk, draw_steps, first_of
+from bilevel.problem.problem import Problem
+from bilevel.rates import curvature, measured
 
 LONGEST = 20_000  # steps that an estimator gets to settle
 
@@ -122,7 +122,7 @@ def _upper(estimate: Estimate, y: tuple, known: tuple | None, drawn: tuple | Non
     walks = None
     if estimate.hypergradient.needs_replay and known is not None and drawn is not None:
         optimisers = tuple(jax.vmap(optax.sgd(0.1).init)(yg) for yg in y)
-        walks = tuple(map(Walk, y, optimisers, rates.lower_rates(known), drawn))
+        walks = tuple(map(Walk, y, optimisers, measured.lower_rates(known), drawn))
     return Upper(estimate.hypergradient, curvatures, walks, optax.sgd, estimate.lower_steps)
 
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from bilevel.derivatives import hessian_product
-from bilevel.group import TaskView
-from bilevel.problem import Problem
+from bilevel._core.derivatives import hessian_product
+from bilevel.problem.group import TaskView
+from bilevel.problem.problem import Problem
 
 DENSE = 128  # up to so many numbers in y, all eigenvalues are computed
 ITERATIONS = 60

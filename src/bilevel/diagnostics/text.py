@@ -9,7 +9,7 @@ import numpy as np
 
 from bilevel.diagnostics.newton import Solved
 from bilevel.diagnostics.spectrum import is_strongly_convex
-from bilevel.problem import Problem
+from bilevel.problem.problem import Problem
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.grouping import Task, TaskStack
-from bilevel.problem import Problem
-from bilevel.sources import Arrays, Generator, Ragged
+from bilevel.problem.problem import Problem
+from bilevel.problem.sources import Arrays, Generator, Ragged
+from bilevel.problem.stacking import Task, TaskStack
 
 
 def problem_of(problem: Problem, tasks: Any) -> Problem:

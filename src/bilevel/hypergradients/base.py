@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import jax
 
-from bilevel.group import TaskView, UpperSample
+from bilevel.problem.group import TaskView, UpperSample
 
 State = Any
 

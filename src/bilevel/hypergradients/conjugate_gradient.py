@@ -7,12 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bilevel.derivatives import hessian_product
-from bilevel.group import TaskView, UpperSample
+from bilevel._core.derivatives import hessian_product
+from bilevel._core.linear import conjugate_gradient
+from bilevel._core.module import leaf, part
 from bilevel.hypergradients.base import Implicit, check_count, upper_gradient
 from bilevel.hypergradients.exact import Solved
-from bilevel.linear import conjugate_gradient
-from bilevel.parts import leaf, part
+from bilevel.problem.group import TaskView, UpperSample
 
 
 @part

@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
-from bilevel.group import TaskView, UpperSample
+from bilevel._core.module import part
 from bilevel.hypergradients.base import State, Stateless
-from bilevel.parts import part
+from bilevel.problem.group import TaskView, UpperSample
 
 
 @part

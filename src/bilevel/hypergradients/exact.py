@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from bilevel.group import TaskView, UpperSample
+from bilevel._core.module import part
 from bilevel.hypergradients.base import Implicit, upper_gradient
-from bilevel.parts import part
+from bilevel.problem.group import TaskView, UpperSample
 
 LARGEST = 5_000
 

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel.derivatives import hessian_product, largest_curvature
-from bilevel.group import TaskView, UpperSample
+from bilevel._core.derivatives import hessian_product, largest_curvature
+from bilevel._core.module import leaf, part
 from bilevel.hypergradients.base import Implicit, check_count, check_rate, upper_gradient
-from bilevel.parts import leaf, part
+from bilevel.problem.group import TaskView, UpperSample
 
 
 class Series(NamedTuple):

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel.derivatives import stretch
-from bilevel.group import TaskView, UpperSample
+from bilevel._core.derivatives import stretch
+from bilevel._core.module import Rate, leaf, part, rate_at
 from bilevel.hypergradients.base import check_count, check_rate
-from bilevel.parts import Rate, leaf, part, rate_at
-from bilevel.sources import Sample
+from bilevel.problem.group import TaskView, UpperSample
+from bilevel.problem.sources import Sample
 
 
 class Penalised(NamedTuple):

@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bilevel.group import TaskView, UpperSample
+from bilevel._core.module import leaf, part
 from bilevel.hypergradients.base import Implicit, check_count, check_rate
 from bilevel.hypergradients.neumann import Series, start_series, sum_series
-from bilevel.parts import leaf, part
+from bilevel.problem.group import TaskView, UpperSample
 
 
 @part

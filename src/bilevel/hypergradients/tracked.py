@@ -7,12 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bilevel.derivatives import hessian_product
-from bilevel.group import TaskView, UpperSample
+from bilevel._core.derivatives import hessian_product
+from bilevel._core.module import leaf, part
 from bilevel.hypergradients.base import Implicit, check_count, check_rate, upper_gradient
 from bilevel.hypergradients.exact import Solved
-from bilevel.parts import leaf, part
-from bilevel.sources import Sample
+from bilevel.problem.group import TaskView, UpperSample
+from bilevel.problem.sources import Sample
 
 
 @part

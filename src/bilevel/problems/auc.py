@@ -28,10 +28,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.checks import check_count
 from bilevel.constraints import Box
-from bilevel.grouping import Task
-from bilevel.multiblock import MultiBlockProblem
+from bilevel.problem.checks import check_count
+from bilevel.problem.multiblock import MultiBlockProblem
+from bilevel.problem.stacking import Task
 from bilevel.problems.hyperparameters import Ready
 from bilevel.problems.rows import check_callable, check_strength, listed, points_of
 

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel.constraints import Box
-from bilevel.grouping import Task
-from bilevel.problem import Problem
+from bilevel.problem.problem import Problem
+from bilevel.problem.stacking import Task
 
 
 class Known(NamedTuple):

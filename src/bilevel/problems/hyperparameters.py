@@ -23,10 +23,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.checks import check_count
 from bilevel.constraints import NonNegative
-from bilevel.grouping import Task
-from bilevel.problem import Problem
+from bilevel.problem.checks import check_count
+from bilevel.problem.problem import Problem
+from bilevel.problem.stacking import Task
 from bilevel.problems.rows import check_strength, listed, points_of
 from bilevel.problems.sincos import sincos
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bilevel.grouping import Task
-from bilevel.minmax import Adapted, MinMaxProblem
+from bilevel.problem.minmax import Adapted, MinMaxProblem
+from bilevel.problem.stacking import Task
 from bilevel.problems.hyperparameters import Ready
 
 

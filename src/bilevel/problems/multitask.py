@@ -21,8 +21,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bilevel.grouping import Task
-from bilevel.minmax import MinMaxProblem
+from bilevel.problem.minmax import MinMaxProblem
+from bilevel.problem.stacking import Task
 from bilevel.problems.hyperparameters import Ready
 from bilevel.problems.rows import check_callable, check_strength, listed, points_of
 

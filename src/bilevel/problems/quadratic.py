@@ -5,9 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.checks import check_count, is_positive
-from bilevel.grouping import Task
-from bilevel.problem import Problem
+from bilevel.problem.checks import check_count, is_positive
+from bilevel.problem.problem import Problem
+from bilevel.problem.stacking import Task
 from bilevel.problems.rows import check_strength
 
 

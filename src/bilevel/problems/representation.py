@@ -20,13 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bilevel import tree
-from bilevel.checks import check_count
-from bilevel.grouping import Task
-from bilevel.problem import Problem
+from bilevel._core import pytrees
+from bilevel.problem.checks import check_count
+from bilevel.problem.problem import Problem
+from bilevel.problem.sources import Generator
+from bilevel.problem.stacking import Task
 from bilevel.problems.hyperparameters import Ready
 from bilevel.problems.rows import check_callable, check_strength, listed
-from bilevel.sources import Generator
 
 Network = Callable[[Any, jax.Array], jax.Array]  # (x, inputs) -> features, one row each
 Loss = Callable[[jax.Array, jax.Array], jax.Array]  # (outputs, targets) -> one number
@@ -185,7 +185,7 @@ def representation(
         function, x = model_by_row, network
     elif not callable(network) or x is None:
         raise TypeError(f"representation(network={network!r}) needs a model, or a function of (x, inputs) and `x`.")
-    x = tree.hold_functions(x)
+    x = pytrees.hold_functions(x)
     features = jax.eval_shape(function, x, row).shape[1]
     generator = np.random.default_rng(seed + 1)
     # All heads start alike, as the paper intends.

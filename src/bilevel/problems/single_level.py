@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bilevel.grouping import Task
-from bilevel.minmax import Adapted, MinMaxProblem
+from bilevel.problem.minmax import Adapted, MinMaxProblem
+from bilevel.problem.stacking import Task
 from bilevel.problems.closed_form import CENTRES, Known, enclosing_ball
 
 

@@ -21,14 +21,14 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from bilevel import checks
+from bilevel._core.module import leaf, part, rate_at
 from bilevel.hypergradients import RandomNeumann
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.parts import leaf, part, rate_at
-from bilevel.problem import Problem
-from bilevel.rates import Automatic
-from bilevel.solvers.base import State
-from bilevel.solvers.card import Card
+from bilevel.problem import checks
+from bilevel.problem.problem import Problem
+from bilevel.rates.measured import Automatic
+from bilevel.solvers._base.bilevel import State
+from bilevel.solvers._base.card import Card
 from bilevel.solvers.morbit import MORBiT
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting

@@ -23,14 +23,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from bilevel import checks
+from bilevel._core.module import part
 from bilevel.hypergradients import RandomNeumann
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles import lower_gradients
-from bilevel.parts import part
-from bilevel.problem import Problem
-from bilevel.solvers.base import BilevelSolver, Info, Lowered, State
-from bilevel.solvers.card import Card
+from bilevel.oracles.upper import lower_gradients
+from bilevel.problem import checks
+from bilevel.problem.problem import Problem
+from bilevel.solvers._base.bilevel import BilevelSolver, Info, Lowered, State
+from bilevel.solvers._base.card import Card
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import jax
 
+from bilevel._core.module import part
 from bilevel.hypergradients import Penalty
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.parts import part
-from bilevel.problem import Problem
-from bilevel.solvers.card import Card
+from bilevel.problem.problem import Problem
+from bilevel.solvers._base.card import Card
 from bilevel.solvers.morbit import MORBiT
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import jax
 
-from bilevel import checks
-from bilevel.parts import Rate, leaf, part, rate_at
-from bilevel.problem import Problem
-from bilevel.solvers.base import Info, State
-from bilevel.solvers.card import Card
+from bilevel._core.module import Rate, leaf, part, rate_at
+from bilevel.problem import checks
+from bilevel.problem.problem import Problem
+from bilevel.solvers._base.bilevel import Info, State
+from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.tracking import UpperPoint, seen_as, upper_oracle, upper_point
 from bilevel.solvers.soba import SOBA
-from bilevel.solvers.tracking import UpperPoint, seen_as, upper_oracle, upper_point
 from bilevel.trackers import Storm
 from bilevel.trackers.base import Tracker
 

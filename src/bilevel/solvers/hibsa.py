@@ -31,13 +31,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel import rules, tree
+from bilevel._core import pytrees
+from bilevel._core.module import Power, Rate, leaf, part, rate_at
 from bilevel.constraints import Ball, Product, Simplex
-from bilevel.minmax import MinMaxProblem
-from bilevel.parts import Power, Rate, leaf, part, rate_at
-from bilevel.solvers.card import Card
-from bilevel.solvers.protocol import Info
-from bilevel.solvers.single import SingleLevelSolver, State, without_lower
+from bilevel.problem.minmax import MinMaxProblem
+from bilevel.rules import plateau
+from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.single_level import SingleLevelSolver, State, without_lower
+from bilevel.solvers._base.solver import Info
 
 
 @part
@@ -51,7 +52,7 @@ class HiBSA(SingleLevelSolver):
         perturbation: gamma_r, a number, 0 or more, or a schedule.
 
     >>> import bilevel as bl
-    >>> from bilevel.parts import Power
+    >>> from bilevel._core.module import Power
     >>> bl.HiBSA(Power(0.1, -1 / 2), bl.weightings.SimplexAscent(0.05), perturbation=Power(0.1, -1 / 4)).upper_lr(3)
     0.05
     """
@@ -71,7 +72,7 @@ class HiBSA(SingleLevelSolver):
         """As every solver, and a perturbation."""
         super().check(problem)
         size = self.perturbation
-        if callable(size) or tree.is_traced(size):
+        if callable(size) or pytrees.is_traced(size):
             return
         if size is None or isinstance(size, str) or jnp.ndim(size) != 0 or not 0 <= size < jnp.inf:
             raise ValueError(f"HiBSA(perturbation={size!r}): it needs a finite number, 0 or more, or a schedule.")
@@ -108,13 +109,13 @@ class HiBSA(SingleLevelSolver):
         optimisers, squares = list(state.upper), jnp.zeros((), state.weights.dtype)
         for j in range(len(blocks)):
             loss, slope = _block_slope(problem, blocks, structure, j, state.weights, samples)
-            update, optimisers[j] = rules.update(rule, slope, optimisers[j], blocks[j], loss)
+            update, optimisers[j] = plateau.update(rule, slope, optimisers[j], blocks[j], loss)
             blocks[j] = optax.apply_updates(blocks[j], update)
             # The other blocks are in their sets already, where a projection leaves them.
             blocks = jax.tree.leaves(problem.constraint.project(jax.tree.unflatten(structure, blocks)))
             squares += jnp.sum(slope**2).astype(squares.dtype)
         x = jax.tree.unflatten(structure, blocks)
-        rate = jnp.asarray(rate * rules.reduction(optimisers), squares.dtype)
+        rate = jnp.asarray(rate * plateau.reduction(optimisers), squares.dtype)
         return x, tuple(optimisers), rate, jnp.sqrt(squares)
 
 

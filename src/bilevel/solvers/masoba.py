@@ -26,15 +26,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel import checks
-from bilevel.oracles import Evaluation
-from bilevel.parts import Rate, leaf, part, rate_at
-from bilevel.problem import Problem
-from bilevel.rates import Automatic
-from bilevel.solvers.base import Info, State
-from bilevel.solvers.card import Card
+from bilevel._core.module import Rate, leaf, part, rate_at
+from bilevel.oracles.upper import Evaluation
+from bilevel.problem import checks
+from bilevel.problem.problem import Problem
+from bilevel.rates.measured import Automatic
+from bilevel.solvers._base.bilevel import Info, State
+from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.tracking import seen_as, upper_oracle, upper_point
 from bilevel.solvers.soba import SOBA
-from bilevel.solvers.tracking import seen_as, upper_oracle, upper_point
 from bilevel.trackers import Momentum
 
 

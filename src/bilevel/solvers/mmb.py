@@ -31,12 +31,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel import checks, start, tree
-from bilevel.multiblock import BlockPoint, MultiBlockProblem
-from bilevel.parts import Rate, leaf, part, rate_at
-from bilevel.solvers.blocks import BlockMove
-from bilevel.solvers.card import Card
-from bilevel.solvers.protocol import Info
+from bilevel._core import pytrees
+from bilevel._core.module import Rate, leaf, part, rate_at
+from bilevel.problem import checks, initial_point
+from bilevel.problem.multiblock import BlockPoint, MultiBlockProblem
+from bilevel.solvers._base.blocks import BlockMove
+from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.solver import Info
 
 
 class State(NamedTuple):
@@ -86,8 +87,8 @@ class MMB:
     def init(self, problem: MultiBlockProblem, x: Any, y: Any = None, *, key: jax.Array, steps: int) -> State:
         """Validates everything and returns the first state."""
         checks.check_kind(self, problem)
-        x = start.arrays(x, "x")
-        points = problem.points(start.lower_points(problem, y, jax.random.fold_in(key, 0)))
+        x = initial_point.arrays(x, "x")
+        points = problem.points(initial_point.lower_points(problem, y, jax.random.fold_in(key, 0)))
         self.check(problem)
         checks.check_count("steps", steps)
         checks.check_start(problem, x, points)
@@ -100,7 +101,7 @@ class MMB:
             checks.check_given(f"MMB({field})", getattr(self, field))
         checks.check_rate("MMB(v_lr)", self.v_lr)
         checks.check_share("MMB(momentum)", self.momentum)
-        if self.radius is not None and not tree.is_traced(self.radius) and not checks.is_positive(self.radius):
+        if self.radius is not None and not pytrees.is_traced(self.radius) and not checks.is_positive(self.radius):
             raise ValueError(f"MMB(radius={self.radius!r}): it needs a positive number, or None.")
         if self.blocks_per_step is not None:
             checks.check_part("MMB(blocks_per_step)", self.blocks_per_step, problem.size)

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import jax
 
-from bilevel import checks
-from bilevel.parts import part
-from bilevel.problem import Problem
-from bilevel.solvers.base import BilevelSolver, Info, State
-from bilevel.solvers.card import Card
+from bilevel._core.module import part
+from bilevel.problem import checks
+from bilevel.problem.problem import Problem
+from bilevel.solvers._base.bilevel import BilevelSolver, Info, State
+from bilevel.solvers._base.card import Card
 
 
 @part

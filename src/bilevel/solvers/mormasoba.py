@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import jax
 
-from bilevel.parts import leaf, part
-from bilevel.rates import Automatic
-from bilevel.solvers.base import State
-from bilevel.solvers.card import Card
+from bilevel._core.module import leaf, part
+from bilevel.rates.measured import Automatic
+from bilevel.solvers._base.bilevel import State
+from bilevel.solvers._base.card import Card
 from bilevel.solvers.masoba import MASOBA
 from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting

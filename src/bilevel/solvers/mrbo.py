@@ -22,14 +22,14 @@ from typing import NamedTuple
 
 import jax
 
-from bilevel import checks
+from bilevel._core.module import Rate, leaf, part, rate_at
 from bilevel.hypergradients import Neumann
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.parts import Rate, leaf, part, rate_at
-from bilevel.problem import Problem
-from bilevel.solvers.base import BilevelSolver, Info, Lowered, State
-from bilevel.solvers.card import Card
-from bilevel.solvers.tracking import lower_oracle, seen_as, upper_oracle, upper_point
+from bilevel.problem import checks
+from bilevel.problem.problem import Problem
+from bilevel.solvers._base.bilevel import BilevelSolver, Info, Lowered, State
+from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.tracking import lower_oracle, seen_as, upper_oracle, upper_point
 from bilevel.trackers import Storm
 from bilevel.trackers.base import Tracked, Tracker
 from bilevel.weightings import Average

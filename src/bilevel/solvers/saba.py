@@ -28,15 +28,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel import checks
-from bilevel.group import Group, TaskView
-from bilevel.oracles import Evaluation
-from bilevel.parts import part
-from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Lowered, State
-from bilevel.solvers.card import Card
+from bilevel._core.module import part
+from bilevel.oracles.upper import Evaluation
+from bilevel.problem import checks
+from bilevel.problem.group import Group, TaskView
+from bilevel.problem.problem import Problem
+from bilevel.problem.sources import Generator, block, blocks, draw_block
+from bilevel.solvers._base.bilevel import Info, Lowered, State
+from bilevel.solvers._base.card import Card
 from bilevel.solvers.soba import SOBA
-from bilevel.sources import Generator, block, blocks, draw_block
 from bilevel.trackers.saga import Table, look_up, start_table
 
 

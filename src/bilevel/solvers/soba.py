@@ -24,13 +24,13 @@ from typing import Any
 
 import jax
 
+from bilevel._core.module import part
 from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles import Upper, lower_gradients
-from bilevel.parts import part
-from bilevel.problem import Problem
-from bilevel.solvers.base import BilevelSolver, Info, Lowered, State
-from bilevel.solvers.card import Card
+from bilevel.oracles.upper import Upper, lower_gradients
+from bilevel.problem.problem import Problem
+from bilevel.solvers._base.bilevel import BilevelSolver, Info, Lowered, State
+from bilevel.solvers._base.card import Card
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 

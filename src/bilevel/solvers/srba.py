@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import jax
 
-from bilevel import checks
-from bilevel.parts import part
-from bilevel.problem import Problem
-from bilevel.solvers.base import State
-from bilevel.solvers.card import Card
-from bilevel.solvers.recursive import Recursive
+from bilevel._core.module import part
+from bilevel.problem import checks
+from bilevel.problem.problem import Problem
+from bilevel.solvers._base.bilevel import State
+from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.recursive import Recursive
 
 
 @part

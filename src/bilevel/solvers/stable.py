@@ -28,16 +28,17 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from bilevel import checks, tree
-from bilevel.derivatives import Second, second
-from bilevel.group import TaskView
+from bilevel._core import pytrees
+from bilevel._core.derivatives import Second, second
+from bilevel._core.module import Rate, leaf, part, rate_at
 from bilevel.hypergradients import Direct
 from bilevel.hypergradients.base import Hypergradient, upper_gradient
-from bilevel.oracles import Evaluation, lower_gradients
-from bilevel.parts import Rate, leaf, part, rate_at
-from bilevel.problem import Problem
-from bilevel.solvers.base import BilevelSolver, Info, Lowered, State
-from bilevel.solvers.card import Card
+from bilevel.oracles.upper import Evaluation, lower_gradients
+from bilevel.problem import checks
+from bilevel.problem.group import TaskView
+from bilevel.problem.problem import Problem
+from bilevel.solvers._base.bilevel import BilevelSolver, Info, Lowered, State
+from bilevel.solvers._base.card import Card
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 
@@ -135,7 +136,7 @@ class STABLE(BilevelSolver):
             return jax.tree.map(lambda J: jnp.tensordot(v.astype(J.dtype), J, 1), kept.J)
 
         rows = zip(problem.groups, state.y, kept, samples, strict=True)
-        parts = [group.each(one, y, s, tree.index(state.weights, group.ids), sample) for group, y, s, sample in rows]
+        parts = [group.each(one, y, s, pytrees.index(state.weights, group.ids), sample) for group, y, s, sample in rows]
         sums = [jax.tree.map(lambda a: jnp.sum(a, axis=0), part) for part in parts]
         return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *sums)
 

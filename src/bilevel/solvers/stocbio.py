@@ -17,10 +17,10 @@ Reference: Ji, Yang, Liang, "Bilevel optimization: convergence analysis and enha
 
 from __future__ import annotations
 
+from bilevel._core.module import part
 from bilevel.hypergradients import Neumann
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.parts import part
-from bilevel.solvers.card import Card
+from bilevel.solvers._base.card import Card
 from bilevel.solvers.morbit import MORBiT
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting

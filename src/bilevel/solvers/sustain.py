@@ -18,10 +18,10 @@ double-momentum", NeurIPS 2021.
 
 from __future__ import annotations
 
+from bilevel._core.module import part
 from bilevel.hypergradients import RandomNeumann
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.parts import part
-from bilevel.solvers.card import Card
+from bilevel.solvers._base.card import Card
 from bilevel.solvers.mrbo import MRBO
 
 

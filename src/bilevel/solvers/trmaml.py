@@ -27,12 +27,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bilevel import checks
-from bilevel.minmax import MinMaxProblem
-from bilevel.parts import part
-from bilevel.solvers.card import Card
-from bilevel.solvers.protocol import Info
-from bilevel.solvers.single import SingleLevelSolver, State, weighted_slope
+from bilevel._core.module import part
+from bilevel.problem import checks
+from bilevel.problem.minmax import MinMaxProblem
+from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.single_level import SingleLevelSolver, State, weighted_slope
+from bilevel.solvers._base.solver import Info
 
 
 @part

@@ -24,15 +24,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bilevel import checks
+from bilevel._core.module import part
 from bilevel.hypergradients import Neumann
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles import lower_gradients
-from bilevel.parts import part
-from bilevel.problem import Problem
-from bilevel.solvers.base import BilevelSolver, Info, Lowered, State
-from bilevel.solvers.card import Card
-from bilevel.solvers.tracking import UpperPoint, seen_as, upper_oracle, upper_point
+from bilevel.oracles.upper import lower_gradients
+from bilevel.problem import checks
+from bilevel.problem.problem import Problem
+from bilevel.solvers._base.bilevel import BilevelSolver, Info, Lowered, State
+from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.tracking import UpperPoint, seen_as, upper_oracle, upper_point
 from bilevel.trackers import Storm
 from bilevel.trackers.base import Oracle, Tracked
 from bilevel.weightings import Average

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from bilevel.checks import is_number
+from bilevel.problem.checks import is_number
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

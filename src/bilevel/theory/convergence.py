@@ -16,8 +16,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from bilevel.checks import check_count, is_number, is_positive
 from bilevel.hypergradients import RandomNeumann
+from bilevel.problem.checks import check_count, is_number, is_positive
 from bilevel.solvers import MORBiT
 from bilevel.theory.constants import Constants
 from bilevel.weightings import SimplexAscent

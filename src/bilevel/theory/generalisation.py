@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevel.checks import check_count, is_number
 from bilevel.diagnostics.points import check_seed
+from bilevel.problem.checks import check_count, is_number
 
 
 class Rademacher(NamedTuple):

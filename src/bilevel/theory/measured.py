@@ -8,7 +8,6 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from bilevel import checks, start
 from bilevel.diagnostics.exact import task_gradients
 from bilevel.diagnostics.newton import solve_lower
 from bilevel.diagnostics.points import check_estimator, check_is_problem, check_seed
@@ -17,7 +16,8 @@ from bilevel.diagnostics.sampling import Estimate, moments_of
 from bilevel.diagnostics.spectrum import is_strongly_convex, lower_spectra
 from bilevel.hypergradients import RandomNeumann
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.problem import Problem
+from bilevel.problem import checks, initial_point
+from bilevel.problem.problem import Problem
 from bilevel.theory.constants import Constants
 
 ESTIMATOR = RandomNeumann()  # the estimator of the paper's theory
@@ -61,8 +61,8 @@ def estimate_constants(
     check_estimator("estimate_constants", hypergradient)
     if not checks.is_positive(radius):
         raise ValueError(f"estimate_constants(radius={radius!r}): it needs a positive number.")
-    x = start.arrays(x, "x")
-    y = start.lower_points(problem, y, jax.random.key(seed))
+    x = initial_point.arrays(x, "x")
+    y = initial_point.lower_points(problem, y, jax.random.key(seed))
     checks.check_start(problem, x, y)
 
     generator = np.random.default_rng(seed)

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from bilevel.parts import part
+from bilevel._core.module import part
 from bilevel.trackers.base import Oracle, Tracked
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bilevel.parts import Rate, leaf, part
+from bilevel._core.module import Rate, leaf, part
 from bilevel.weightings.base import check_fraction, uniform
 
 

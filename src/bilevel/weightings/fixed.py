@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.parts import leaf, part
+from bilevel._core.module import leaf, part
 
 
 @part

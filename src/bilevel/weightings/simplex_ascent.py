@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel.parts import Rate, leaf, part
+from bilevel._core.module import Rate, leaf, part
 from bilevel.weightings.base import check_fraction, uniform
 
 

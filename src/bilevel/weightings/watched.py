@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bilevel.parts import Rate, part
+from bilevel._core.module import Rate, part
 from bilevel.weightings.base import Weighting
 from bilevel.weightings.simplex_ascent import SimplexAscent
 

@@ -1,0 +1,1 @@
+"""What a step costs, in calls that are counted as they run."""

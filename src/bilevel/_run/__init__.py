@@ -1,0 +1,1 @@
+"""Running a solver: the driver, the compiled loop, what is recorded and shown."""

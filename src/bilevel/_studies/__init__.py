@@ -1,0 +1,1 @@
+"""An experiment: problems x solvers x seeds, run, kept and resumed."""

@@ -1,0 +1,93 @@
+"""Runs what is missing of an experiment, several runs at once, and keeps each as it ends."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from typing import NamedTuple
+
+import jax
+
+from bilevel._run.driver import Plan
+from bilevel._run.progress import Bar, Quiet, bar
+from bilevel._run.solving import Job
+from bilevel._studies.experiment import Experiment, Method
+from bilevel._studies.records import Record, Records
+
+
+class Stage(NamedTuple):
+    """One variant of one experiment."""
+
+    experiment: Experiment
+    variant: str
+
+    @property
+    def plan(self) -> Plan:
+        """How its runs go."""
+        steps = self.experiment.steps
+        return Plan(steps, max(1, steps // self.experiment.evaluations), None, None)
+
+    def missing(self, records: Records, seeds: Sequence[int]) -> list[tuple[int, Method]]:
+        """The runs that are not finished; seed by seed, so that a part of them compares the methods."""
+        methods = self.experiment.methods[self.variant]
+        return [(s, m) for s in seeds for m in methods if not records.has(self.experiment, self.variant, m, s)]
+
+    def job(self, seed: int, method: Method) -> Job:
+        """One run to be made."""
+        ready = self.experiment.start(seed, self.variant)
+        return Job(ready.problem, self.experiment.methods[self.variant][method], ready.x, self.experiment.start_y, seed)
+
+
+class Ran(NamedTuple):
+    """What was done."""
+
+    runs: int
+    seconds: float
+    diverged: int
+
+
+def run(stage: Stage, seeds: Sequence[int], records: Records, progress: bool = True) -> Ran:
+    """Makes the missing runs, one thread per core. Ctrl-C ends those under way; what had ended is kept.
+
+    Problems are made when their turn comes: all of them at once would not fit into memory.
+    """
+    todo = stage.missing(records, seeds)
+    began, halt, diverged = time.perf_counter(), threading.Event(), 0
+    if not todo:
+        return Ran(0, 0.0, 0)
+    title = f"{stage.experiment.name}, {stage.variant}"
+    with bar(title, len(todo) * stage.plan.steps, progress) as shown, ThreadPoolExecutor(os.cpu_count()) as pool:
+        warnings.simplefilter("ignore")  # a run that diverges is kept, counted and told of
+        try:
+            # The first run of each kind compiles what all of them use; others would only compile it again.
+            solvers = stage.experiment.methods[stage.variant]
+            kinds = {jax.tree.structure(solvers[method]): method for _, method in todo}
+            list(pool.map(lambda method: _compile(stage, todo[0][0], method), kinds.values()))
+            parts = shown.split(len(todo))
+            waiting = {pool.submit(_one, stage, *run, records, p, halt) for run, p in zip(todo, parts, strict=True)}
+            while waiting:  # with a time limit, or Ctrl-C would not be heard
+                done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+                diverged += sum(future.result() == "diverged" for future in done)
+        except BaseException:
+            halt.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    return Ran(len(todo), time.perf_counter() - began, diverged)
+
+
+def _compile(stage: Stage, seed: int, method: Method) -> None:
+    stage.job(seed, method).run(stage.plan._replace(steps=1, every=1), Quiet())
+
+
+def _one(stage: Stage, seed: int, method: Method, records: Records, shown: Bar, halt: threading.Event) -> str:
+    if halt.is_set():
+        return "interrupted"
+    result = stage.job(seed, method).run(stage.plan, shown, halt)
+    if result.status != "interrupted":
+        record = Record.of(result, stage.experiment.seen)
+        records.keep(stage.experiment, stage.variant, method, seed, record)
+    return result.status

@@ -1,0 +1,104 @@
+"""Like tasks, stacked: the one place that vmaps over tasks.
+
+The rest of the library speaks of one task at a time (`TaskView`) through `Group.each`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from bilevel._core.module import leaf, part
+from bilevel.problem.sources import Sample, Source, loss_on, subset
+
+Objective = Callable[[Any, Any, Any], jax.Array]
+
+
+class UpperSample(NamedTuple):
+    """What an evaluation of the upper level draws: rows for f, rows for g, and a key for whatever else."""
+
+    upper: Sample
+    lower: Sample
+    key: jax.Array
+
+
+class TaskView(NamedTuple):
+    """One task, as estimators see it (inside `vmap`)."""
+
+    upper: Callable[[Any, Any, Sample], jax.Array]  # f_i(x, y, sample)
+    lower: Callable[[Any, Any, Sample], jax.Array]  # g_i(x, y, sample)
+    draw: Callable[[jax.Array], Sample]  # a fresh lower sample
+    curvature: Any = None  # the largest curvature of g_i in y, where the solver keeps it
+    replay: Callable[[Any], Any] | None = None  # the lower steps just taken, as a function of x
+    train: Any = None  # the sources themselves, for methods that go through the data block by block
+    validation: Any = None
+
+
+@part
+class Group:
+    """Tasks with the same functions and shapes, stacked."""
+
+    upper: Objective
+    lower: Objective
+    train: Source = leaf()
+    validation: Source = leaf()
+    test: Source | None = leaf()
+    ids: jax.Array = leaf()  # the place of each task in the problem
+    y: Any = leaf(default=None)  # starting points, stacked, where the tasks brought them
+    lower_batch: int | None = None
+    upper_batch: int | None = None
+
+    @property
+    def size(self) -> int:
+        """How many tasks."""
+        return self.ids.shape[0]
+
+    def each(self, function: Callable, *arguments: Any) -> Any:
+        """`function(task, *arguments)` for every task; the arguments are stacked, what it closes over is shared."""
+
+        def one(train: Source, validation: Source, *arguments: Any) -> Any:
+            task = TaskView(
+                upper=lambda x, y, sample: loss_on(validation, sample, lambda b: self.upper(x, y, b)),
+                lower=lambda x, y, sample: loss_on(train, sample, lambda b: self.lower(x, y, b)),
+                draw=lambda key: train.draw(key, self.lower_batch),
+                train=train,
+                validation=validation,
+            )
+            return function(task, *arguments)
+
+        axes = (self.train.axes, self.validation.axes, *(0 for _ in arguments))
+        return jax.vmap(one, in_axes=axes, axis_size=self.size)(self.train, self.validation, *arguments)
+
+    def chosen(self, index: jax.Array) -> Group:
+        """Only the tasks at these places of the group, which may be traced; without test data and starting points."""
+        train, validation = subset(self.train, index), subset(self.validation, index)
+        return dataclasses.replace(self, train=train, validation=validation, test=None, ids=self.ids[index], y=None)  # type: ignore
+
+    def keys(self, key: jax.Array) -> jax.Array:
+        """A key per task, from its place in the problem: how tasks are grouped does not change what they draw."""
+        return jax.vmap(lambda i: jax.random.fold_in(key, i))(self.ids)
+
+    def draw_lower(self, key: jax.Array) -> Sample:
+        """A sample of training rows for every task."""
+        return self.each(lambda task, k: task.draw(k), self.keys(key))
+
+    def draw_upper(self, key: jax.Array) -> UpperSample:
+        """The samples of one evaluation of the upper level, for every task."""
+
+        def one(train: Source, validation: Source, key: jax.Array) -> UpperSample:
+            upper, lower, rest = jax.random.split(key, 3)
+            return UpperSample(validation.draw(upper, self.upper_batch), train.draw(lower, self.lower_batch), rest)
+
+        axes = (self.train.axes, self.validation.axes, 0)
+        return jax.vmap(one, in_axes=axes)(self.train, self.validation, self.keys(key))
+
+    def losses(self, objective: Objective, source: Source, x: Any, y: Any) -> jax.Array:
+        """An objective, f or g, on all the data of a source, for every task."""
+
+        def one(source: Source, y: Any) -> jax.Array:
+            return source.average(lambda batch: objective(x, y, batch))
+
+        return jax.vmap(one, in_axes=(source.axes, 0), axis_size=self.size)(source, y)

@@ -1,0 +1,107 @@
+"""Where a run starts: x as arrays, and one y per task, from whatever form the user gave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bilevel._core import pytrees
+from bilevel.problem.group import Group
+from bilevel.problem.problem import Grouped
+from bilevel.problem.stacking import Task
+
+
+def arrays(point: Any, name: str) -> Any:
+    """A pytree of floating arrays, and of functions where it is a model; or a clear error."""
+
+    def convert(path: Any, value: Any) -> jax.Array:
+        where = f"{name}{jax.tree_util.keystr(path)}"
+        try:
+            array = jnp.asarray(value)
+        except TypeError as error:
+            raise TypeError(f"{where} got {type(value).__name__}: it needs floating-point arrays.") from error
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise TypeError(f"{where} has dtype {array.dtype}: it needs a floating-point dtype.")
+        # A Python number would be weakly typed, and the first step would then be compiled apart from the others.
+        return jnp.asarray(array, array.dtype)
+
+    held = pytrees.hold_functions(point)
+    if not jax.tree.leaves(held):
+        raise ValueError(f"{name} got {point!r}: it needs a pytree with at least one array.")
+    return jax.tree_util.tree_map_with_path(convert, held)
+
+
+def lower_points(problem: Grouped, y: Any, key: jax.Array) -> tuple:
+    """One stacked y per group.
+
+    y is None (the tasks brought theirs), one pytree for all tasks, a mapping from task name to y, or a function of
+    (key, task).
+    """
+    if y is None:
+        return _own(problem)
+    if callable(y) and jax.tree_util.all_leaves([y]):  # a model can be called too, but is a pytree
+        return _by_function(problem, y, key)
+    if isinstance(y, Mapping) and set(y) & set(problem.names):
+        return _by_name(problem, y)
+    y = arrays(y, "y")
+    return tuple(
+        jax.tree.map(lambda a, n=group.size: jnp.broadcast_to(a, (n, *a.shape)), y) for group in problem.groups
+    )
+
+
+def _own(problem: Grouped) -> tuple:
+    for group in problem.groups:
+        if group.y is None:
+            name = problem.names[int(group.ids[0])]
+            raise ValueError(
+                f"y is missing: task {name!r} has none. Give Task(y=...), or y= one pytree for all tasks, a dict by "
+                "task name, or a function of (key, task)."
+            )
+    return tuple(arrays(group.y, "Task(y)") for group in problem.groups)
+
+
+def _by_name(problem: Grouped, y: Mapping) -> tuple:
+    missing = [name for name in problem.names if name not in y]
+    unknown = [name for name in y if name not in set(problem.names)]
+    if missing or unknown:
+        said = f"no entry for task {missing[0]!r}" if missing else f"an entry {unknown[0]!r} that names no task"
+        raise ValueError(f"y has {said}: a dict by task name needs one entry for each of the {problem.size} tasks.")
+    return _stack(problem, lambda group, k, i: y[problem.names[i]])
+
+
+def _by_function(problem: Grouped, y: Callable, key: jax.Array) -> tuple:
+    def make(group: Group, k: int, i: int) -> Any:
+        return y(jax.random.fold_in(key, i), task_of(problem, group, k))
+
+    return _stack(problem, make)
+
+
+def task_of(problem: Grouped, group: Group, k: int) -> Task:
+    """Task k of a group, as its user wrote it."""
+    return Task(
+        train=group.train.task(k),  # type: ignore[attr-defined]
+        validation=group.validation.task(k),  # type: ignore[attr-defined]
+        test=None if group.test is None else group.test.task(k),  # type: ignore[attr-defined]
+        name=problem.names[int(group.ids[k])],
+        upper=group.upper,
+        lower=group.lower,
+        y=None if group.y is None else pytrees.index(group.y, k),
+    )
+
+
+def _stack(problem: Grouped, make: Callable[[Group, int, int], Any]) -> tuple:
+    stacked = []
+    for group in problem.groups:
+        names = [problem.names[int(i)] for i in group.ids]
+        ys = [arrays(make(group, k, int(i)), f"y[{names[k]!r}]") for k, i in enumerate(group.ids)]
+        for name, y in zip(names, ys, strict=True):
+            if pytrees.signature(y) != pytrees.signature(ys[0]):
+                raise ValueError(
+                    f"y of task {name!r} is {pytrees.describe(y)} but that of the like task {names[0]!r} is "
+                    f"{pytrees.describe(ys[0])}: where only y differs, give it in Task(y=...), which tells tasks apart."
+                )
+        stacked.append(pytrees.stack(ys))
+    return tuple(stacked)

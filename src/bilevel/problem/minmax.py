@@ -1,0 +1,239 @@
+"""The single-level min-max problem: one x for all tasks, and no y.
+
+    min over x in X of  max over weights in the simplex of  sum_i weights_i F_i(x)
+
+What F_i is, the `objective` says: the loss itself (`Plain`), or the loss after a few steps of the task's own from x
+(`Adapted`, as in model-agnostic meta-learning). Users write `loss(x, batch)` for one task and one batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Protocol
+
+import jax
+import numpy as np
+
+from bilevel._core.module import leaf, part
+from bilevel.problem import stacking
+from bilevel.problem.checks import is_positive
+from bilevel.problem.group import Group, TaskView
+from bilevel.problem.problem import Grouped
+from bilevel.problem.sources import Sample
+from bilevel.problem.stacking import Task
+from bilevel.problem.task_names import Names
+
+Loss = Callable[[Any, Any], jax.Array]
+
+
+class MinMaxObjective(Protocol):
+    """What F_i is made of the task's loss: `task.lower` is it on training rows, `task.upper` on validation rows."""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The data that steps draw from: "train", "validation"."""
+        ...
+
+    def check(self) -> None:
+        """Raises where an argument makes no sense."""
+        ...
+
+    def draw(self, group: Group, key: jax.Array) -> Sample:
+        """What one evaluation of F_i draws, for every task of a group."""
+        ...
+
+    def value(self, task: TaskView, x: Any, sample: Sample) -> jax.Array:
+        """F_i(x) on a sample."""
+        ...
+
+    def report(self, task: TaskView, x: Any) -> jax.Array:
+        """The task's loss on all validation rows, as a run is evaluated."""
+        ...
+
+
+@part
+class Plain:
+    """F_i(x) is the loss on training rows."""
+
+    roles = ("train",)
+
+    def check(self) -> None:
+        """Nothing can be wrong."""
+
+    def draw(self, group: Group, key: jax.Array) -> Sample:
+        """Training rows."""
+        return group.draw_lower(key)
+
+    def value(self, task: TaskView, x: Any, sample: Sample) -> jax.Array:
+        """The loss on training rows."""
+        return task.lower(x, (), sample)
+
+    def report(self, task: TaskView, x: Any) -> jax.Array:
+        """The loss on all validation rows."""
+        return task.upper(x, (), None)
+
+
+@part
+class Adapted:
+    """F_i(x) is the loss on validation rows after the task's own gradient steps from x on training rows.
+
+    Differentiated through, so that the gradient of F_i at one step is (I - lr H_i(x)) times the gradient of the loss at
+    the adapted point; first-order MAML would leave out the first factor. All steps of one evaluation see the same
+    training rows, and so do the gradient and its derivative H_i.
+
+    Args:
+        lr: of the task's own steps.
+        steps: how many.
+
+    Reference: Finn, Abbeel, Levine, "Model-agnostic meta-learning for fast adaptation of deep networks", ICML 2017.
+    """
+
+    lr: float = leaf()
+    steps: int = 1
+
+    roles = ("train", "validation")
+
+    def check(self) -> None:
+        """A positive rate, and a number of steps."""
+        if not is_positive(self.lr):
+            raise ValueError(f"Adapted(lr={self.lr!r}): it needs a positive number.")
+        if isinstance(self.steps, bool) or not isinstance(self.steps, (int, np.integer)) or self.steps < 1:
+            raise ValueError(f"Adapted(steps={self.steps!r}): it needs a whole number, 1 or more.")
+
+    def draw(self, group: Group, key: jax.Array) -> Sample:
+        """Training rows to adapt on and validation rows to look at."""
+        return group.draw_upper(key)
+
+    def value(self, task: TaskView, x: Any, sample: Sample) -> jax.Array:
+        """The loss on validation rows at the adapted point."""
+        return task.upper(self.adapt(task, x, sample.lower), (), sample.upper)
+
+    def report(self, task: TaskView, x: Any) -> jax.Array:
+        """Adapts on all training rows, and looks at all validation rows."""
+        return task.upper(self.adapt(task, x, None), (), None)
+
+    def adapt(self, task: TaskView, x: Any, sample: Sample) -> Any:
+        """The task's own x after its steps."""
+
+        def one(_: Any, x: Any) -> Any:
+            slope = jax.grad(task.lower)(x, (), sample)
+            return jax.tree.map(lambda a, s: a - (self.lr * s).astype(a.dtype), x, slope)
+
+        # A known number of turns, so that the loop can be differentiated in reverse.
+        return one(0, x) if self.steps == 1 else jax.lax.fori_loop(0, self.steps, one, x)
+
+
+@dataclasses.dataclass(frozen=True)
+class WithoutY:
+    """A loss of (x, batch) where the groups of tasks expect one of (x, y, batch); equal for equal losses."""
+
+    loss: Loss
+
+    def __call__(self, x: Any, y: Any, batch: Any) -> jax.Array:
+        """The loss."""
+        return self.loss(x, batch)
+
+
+@jax.tree_util.register_pytree_node_class
+class MinMaxProblem(Grouped):
+    """A single-level min-max problem over tasks: for `GDA`, `HiBSA`, `TRMAML`.
+
+    Args:
+        loss: loss(x, batch), one task's loss on a batch of rows: a scalar, a mean over the rows.
+        tasks: a mix of `Task` and `Task.stack(...)`; a task's own loss, where it differs, is its `upper`.
+        constraint: the set X of x, from `bl.constraints`; None = unconstrained.
+        batch: rows drawn for each evaluation of a task; None = all the data.
+        objective: `Plain()`, F_i is the loss on training rows, or `Adapted(lr)`, the loss on validation rows after
+            gradient steps on training rows (MAML).
+
+    A run is evaluated on all validation and test rows; with `Adapted`, after adapting on all training rows.
+
+    >>> import jax.numpy as jnp
+    >>> def loss(x, batch): return jnp.mean((x - batch) ** 2)
+    >>> MinMaxProblem(loss, [Task(jnp.ones(3), jnp.ones(2)), Task(jnp.zeros(4), jnp.ones(2))])
+    MinMaxProblem(2 tasks in 1 group, constraint=Unconstrained(), batch=None, objective=Plain())
+    """
+
+    calls: ClassVar[dict[str, str]] = {
+        "upper": "loss(x, batch) on validation rows",
+        "lower": "loss(x, batch) on training rows",
+    }
+
+    def __init__(
+        self,
+        loss: Loss,
+        tasks: Sequence[Task | stacking.TaskStack],
+        constraint: Any = None,
+        batch: int | None = None,
+        objective: MinMaxObjective = Plain(),  # noqa: B008  (a frozen part)
+    ):
+        if not callable(loss):
+            raise TypeError(f"MinMaxProblem(loss=...) got {loss!r}: it needs a function of (x, batch).")
+        if isinstance(objective, type) or not hasattr(objective, "report"):
+            raise TypeError(
+                f"MinMaxProblem(objective=...) got {objective!r}: it needs bl.minmax.Plain() or bl.minmax.Adapted(lr)."
+            )
+        objective.check()
+        tasks = [tasks] if isinstance(tasks, (Task, stacking.TaskStack)) else tasks
+        own = [_single_level(task) for task in tasks] if isinstance(tasks, Iterable) else tasks
+        checked = [("batch", role) for role in objective.roles]
+        function = WithoutY(loss)
+        bundles, names = stacking.gather(own, function, function, batch, batch, "MinMaxProblem", checked)
+        super().__init__(bundles, names, constraint)
+        self.objective = objective
+
+    def draw(self, key: jax.Array) -> tuple[Sample, ...]:
+        """The samples of one evaluation of every F_i, per group."""
+        return tuple(self.objective.draw(group, key) for group in self.groups)
+
+    def chosen(self, index: jax.Array) -> MinMaxProblem:
+        """Only the tasks so numbered, of a problem whose tasks form one group; not to be evaluated by name."""
+        [group] = self.groups
+        names = Names(self.names[: index.shape[0]])  # only how many there are matters to what is compiled
+        return MinMaxProblem.tree_unflatten(names, ((group.chosen(index),), self.constraint, None, self.objective))
+
+    def objectives(self, x: Any, samples: tuple[Sample, ...]) -> jax.Array:
+        """F_i(x) on a sample, in the order of the tasks."""
+        value = lambda task, sample: self.objective.value(task, x, sample)  # noqa: E731
+        return self.join([group.each(value, s) for group, s in zip(self.groups, samples, strict=True)])
+
+    def validation_losses(self, x: Any, y: tuple) -> jax.Array:
+        """The tasks' losses on all validation data; y is nothing."""
+        return self._report(x, self.groups)
+
+    def test_losses(self, x: Any, y: tuple) -> jax.Array | None:
+        """The tasks' losses on all test data; None where a task has none."""
+        if not self.has_test:
+            return None
+        groups = [dataclasses.replace(group, validation=group.test) for group in self.groups]  # type: ignore[type-var]
+        return self._report(x, groups)
+
+    def _report(self, x: Any, groups: Sequence[Group]) -> jax.Array:
+        return self.join([group.each(lambda task: self.objective.report(task, x)) for group in groups])
+
+    def __repr__(self) -> str:
+        batch = self.groups[0].lower_batch
+        return f"MinMaxProblem({self.counted}, constraint={self.constraint}, {batch=}, objective={self.objective})"
+
+    def tree_flatten(self) -> tuple:  # noqa: D102
+        return (self.groups, self.constraint, self.place, self.objective), self.names
+
+    @classmethod
+    def tree_unflatten(cls, names: Names, children: tuple) -> MinMaxProblem:  # noqa: D102
+        self = object.__new__(cls)
+        self.groups, self.constraint, self.place, self.objective = children
+        self.names = names
+        return self
+
+
+def _single_level(task: Any) -> Any:
+    """A task whose own loss fits into a group; whatever is no task is left to be refused."""
+    if not isinstance(task, (Task, stacking.TaskStack)):
+        return task
+    for field, what in (("lower", "a lower level"), ("y", "a y")):
+        if getattr(task, field) is not None:
+            raise ValueError(f"MinMaxProblem(tasks=...) got a task with {what} ({field}=...): it needs tasks without.")
+    if task.upper is None:
+        return task
+    return dataclasses.replace(task, upper=WithoutY(task.upper), lower=WithoutY(task.upper))

@@ -1,0 +1,66 @@
+"""The names of tasks, and one value per task by name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bilevel._core import pytrees
+
+
+class Names(Sequence[str]):
+    """Task names. To JAX all lists of one length are alike: names never matter to what is compiled."""
+
+    def __init__(self, names: Sequence[str]):
+        self._names = names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, i: Any) -> Any:
+        return self._names[i]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Names) and len(self) == len(other)
+
+    def __hash__(self) -> int:
+        return hash(len(self))
+
+    def __repr__(self) -> str:
+        return repr(list(self._names[:5])) + ("..." if len(self) > 5 else "")
+
+
+class TaskValues(Mapping[str, Any]):
+    """One value per task, by name; stored stacked, cut out when asked for.
+
+    Args:
+        names: of all tasks.
+        ids: for each group of like tasks, the place of each of its tasks among the names.
+        stacked: for each group, the values of its tasks.
+    """
+
+    def __init__(self, names: Names, ids: Sequence[Any], stacked: tuple):
+        self.names, self.ids, self.stacked = names, ids, stacked
+
+    @functools.cached_property
+    def _place(self) -> dict[str, tuple[int, int]]:
+        ids = [np.asarray(group) for group in self.ids]
+        return {self.names[int(i)]: (g, k) for g, group in enumerate(ids) for k, i in enumerate(group)}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._place:
+            raise KeyError(f"no task is named {name!r}; the tasks are {self.names!r}")
+        group, k = self._place[name]
+        return pytrees.index(self.stacked[group], k)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"TaskValues({len(self)} tasks: {self.names!r})"

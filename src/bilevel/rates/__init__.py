@@ -1,0 +1,1 @@
+"""Where rates come from: given, measured, or relative to the size of what they move."""

@@ -1,0 +1,111 @@
+"""What is to be drawn: the runs that came, their labels, and names as short texts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from bilevel.results.plots.style import COLOURS, MARKERS
+
+
+@runtime_checkable
+class Run(Protocol):
+    """What is needed of a `Result`."""
+
+    solver: Any
+    last: Any
+    history: Any
+
+
+class Entry(NamedTuple):
+    """One thing to be drawn: runs that belong together, under one label."""
+
+    label: str
+    runs: list[Any]
+    number: int
+
+    @property
+    def colour(self) -> str:
+        """Its colour."""
+        return COLOURS[self.number % len(COLOURS)]
+
+    @property
+    def marker(self) -> str:
+        """Its marker."""
+        return MARKERS[self.number // len(COLOURS) % len(MARKERS)]
+
+    @property
+    def has_test(self) -> bool:
+        """Whether all runs have test losses."""
+        return all(run.last.test_losses is not None and run.history.test is not None for run in self.runs)
+
+    @property
+    def tasks(self) -> list[tuple[str, ...]]:
+        """The names of the tasks of each run."""
+        return [tuple(map(str, run.last.y.names)) for run in self.runs]
+
+
+def read_entries(results: Any, labels: Any) -> list[Entry]:
+    """The runs to be drawn, with their labels."""
+    if isinstance(results, Mapping):
+        places, items = [f"results[{key!r}]" for key in results], list(results.values())
+    elif isinstance(results, (list, tuple)):
+        places, items = [f"results[{i}]" for i in range(len(results))], list(results)
+    else:
+        places, items = ["results"], [results]
+    if not items:
+        raise ValueError(f"plot(results={results!r}): it needs at least one result.")
+    runs = [_runs(item, place) for item, place in zip(items, places, strict=True)]
+    if labels is None:
+        labels = list(results) if isinstance(results, Mapping) else _own_labels(runs)
+    labels = [labels] if isinstance(labels, str) else list(labels)
+    if len(labels) != len(runs):
+        raise ValueError(f"plot(labels={labels!r}): it needs {len(runs)}, one for each result.")
+    return [Entry(str(label), own, i) for i, (label, own) in enumerate(zip(labels, runs, strict=True))]
+
+
+def _runs(item: Any, place: str) -> list[Any]:
+    """The runs of a `Result`, a `Results` or a list."""
+    if isinstance(item, Run):
+        return [item]
+    if isinstance(item, str) or not isinstance(item, Sequence) or not all(isinstance(run, Run) for run in item):
+        kind = type(item).__name__
+        raise TypeError(f"plot({place}) got {kind}: it needs a Result or Results, or a list or dict of them.")
+    if not len(item):
+        raise ValueError(f"plot({place}={item!r}): it needs at least one run.")
+    return list(item)
+
+
+def _own_labels(runs: Sequence[Sequence[Any]]) -> list[str]:
+    """The solvers' names; where they are alike, with their weightings; where these are too, with numbers."""
+    solvers = [own[0].solver for own in runs]
+    names = [s.partition("(")[0] if isinstance(s, str) else type(s).__name__ for s in solvers]
+    if len(set(names)) == len(names):
+        return names
+    longer = [f"{name}, {type(getattr(s, 'weighting', None)).__name__}" for name, s in zip(names, solvers, strict=True)]
+    if len(set(longer)) == len(longer):
+        return longer
+    return [f"{name} ({i})" for i, name in enumerate(names, 1)]
+
+
+def plain_text(words: Any, length: int) -> str:
+    """One line of plain text: cut in the middle where it is long, dollars and leading underscores shown as they are."""
+    words = " ".join(str(words).split())
+    if len(words) > length:
+        words = words[: length // 2].rstrip() + "…" + words[len(words) - (length - length // 2 - 1) :].lstrip()
+    return (" " if words.startswith("_") else "") + words.replace("$", r"\$")
+
+
+def short_names(names: Sequence[str], length: int) -> list[str]:
+    """Names to be told apart: where they are long, what all of them begin and end with goes first."""
+    if len(names) > 1 and max(map(len, names)) > length:
+        head = max(0, _shared(names) - 4)  # a few letters of it stay
+        tail = _shared([name[head:][::-1] for name in names])
+        names = ["…" * (head > 0) + name[head : len(name) - tail] + "…" * (tail > 0) for name in names]
+    return [plain_text(name, length) for name in names]
+
+
+def _shared(names: Sequence[str]) -> int:
+    """How many letters all of them begin with."""
+    return len(list(itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))))

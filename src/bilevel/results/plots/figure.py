@@ -1,0 +1,162 @@
+"""The whole picture: which panels a figure has, what is in them, and the file it is saved to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bilevel.results.plots.entries import Entry, plain_text, read_entries
+from bilevel.results.plots.legends import add_legend, band_handle, band_name, comparison_key, in_columns
+from bilevel.results.plots.panels import Line, draw_lines, draw_tasks, draw_weights
+from bilevel.results.plots.style import COLOURS, DPI, STYLE, TITLE_LENGTH, TITLE_SIZE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".pdf", ".svg")
+# No dates: the same results give the same file.
+METADATA = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+
+
+def plot(
+    results: Any,
+    path: str | os.PathLike | None = None,
+    labels: str | Sequence[str] | None = None,
+    title: str | None = None,
+) -> Figure:
+    """Draws one result, or compares several.
+
+    One result: worst and mean validation loss over the steps (worst test loss dashed), the tasks' weights (the heaviest
+    in colour), and every task's final loss. Several: the worst loss, the mean loss and the tasks' final losses of all.
+    Of runs with several seeds the median is drawn, and a band from the 10 % to the 90 % quantile; a run that ended
+    early counts with its last value. Where runs have other tasks, or there are very many, tasks go by rank instead of
+    name. An axis is logarithmic where its losses are positive and span more than a factor of ten.
+
+    Args:
+        results: a `Result`, a `Results`, or a list of them, or a dict of them by label.
+        path: where to save the figure, as .png, .pdf or .svg; None = nowhere.
+        labels: names for the results, in their order; None = the keys of a dict, else the solvers' names.
+        title: above everything; None = nothing there, or of a single result its label.
+
+    Returns:
+        A matplotlib figure, apart from pyplot: `figure.axes` to change it, `figure.savefig(...)` to save it.
+
+    >>> import bilevel as bl
+    >>> known = bl.problems.enclosing_ball()
+    >>> result = bl.solve(known.problem, bl.MORBiT(0.1, 0.5), known.x, steps=20, progress=False)
+    >>> [axes.get_label() for axes in bl.plot(result).axes]
+    ['losses', 'weights', 'tasks']
+    """
+    entries = read_entries(results, labels)
+    if path is not None:
+        check_path(path)
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        figure = _draw(entries, title)
+        if path is not None:
+            suffix = Path(path).suffix.lower()
+            figure.savefig(path, format=suffix[1:], metadata=METADATA[suffix])
+    return figure
+
+
+def check_path(path: str | os.PathLike, argument: str = "plot(path={!r})") -> None:
+    """Says what keeps a figure from being saved there, before any work is done."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"{argument.format(path)}: it needs the name of a file.")
+    target, where = Path(path), argument.format(str(path))
+    if target.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"{where}: it needs a name that ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}.")
+    if target.is_dir():
+        raise IsADirectoryError(f"{where}: it is a directory, and a figure is one file.")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{where}: there is no directory {str(target.parent)!r}.")
+    if not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise PermissionError(f"{where}: it may not be written.")
+
+
+def _draw(entries: list[Entry], title: str | None) -> Figure:
+    """The figure: two panels over the steps, one above the other, and the tasks to their right."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    single = len(entries) == 1
+    alone = all(len(names) == 1 for entry in entries for names in entry.tasks)
+    figure = Figure(figsize=(6.0, 3.8) if alone else (10.0, 6.0), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = _panels(figure, ["losses", "weights"] if single else ["worst", "mean"], alone)
+    if single:
+        _one(panels, entries[0])
+        count = len(entries[0].runs)
+        title = entries[0].label + (f", {count} runs" if count > 1 else "") if title is None else title
+        figure.suptitle(plain_text(title, TITLE_LENGTH))
+    else:
+        _several(panels, entries)
+        # The title is the legend's, for which the layout makes room; a title of the figure's would lie over it.
+        key = in_columns(*comparison_key(entries), 64 if alone else 110)
+        title = None if title is None else plain_text(title, TITLE_LENGTH)
+        figure.legend(**key, title=title, title_fontsize=TITLE_SIZE, loc="outside upper center")
+    return figure
+
+
+def _panels(figure: Figure, names: list[str], alone: bool) -> list[Axes]:
+    """Two panels over the steps and one of tasks; of a single task, whose losses are all one, the first only."""
+    if alone:
+        panels = [figure.add_subplot(label=names[0])]
+    else:
+        left, right = figure.add_gridspec(1, 2, width_ratios=(1.15, 1))
+        above, below = left.subgridspec(2, 1)
+        first = figure.add_subplot(above, label=names[0])
+        panels = [first, figure.add_subplot(below, label=names[1], sharex=first)]
+        panels.append(figure.add_subplot(right, label="tasks"))
+        first.tick_params(labelbottom=False)
+    panels[:2][-1].set_xlabel("step")
+    return panels
+
+
+def _one(panels: list[Axes], entry: Entry) -> None:
+    """One result: its losses, weights and tasks."""
+    losses, alone = panels[0], len(panels) == 1
+    lines = [Line("validation" if alone else "worst", entry.runs, _worst, COLOURS[0])]
+    if not alone:
+        lines += [Line("mean", entry.runs, _mean, COLOURS[1])]
+    if entry.has_test:
+        lines += [Line("test" if alone else "worst (test)", entry.runs, _worst_test, COLOURS[0], test=True)]
+    handles, names = draw_lines(losses, lines), [line.label for line in lines]
+    losses.set_ylabel("loss" if alone else "validation loss")
+    if len(entry.runs) > 1:
+        handles, names = [*handles, band_handle()], [*names, band_name([entry])]
+    add_legend(losses, handles, names, 80 if alone else 58)
+    if not alone:
+        draw_weights(panels[1], entry)
+        handles = draw_tasks(panels[2], [entry])
+        add_legend(panels[2], handles, ["validation", "test"][: len(handles)])
+
+
+def _several(panels: list[Axes], entries: list[Entry]) -> None:
+    """Several results: their worst losses, their mean losses, and their tasks."""
+    lines = [Line(e.label, e.runs, _worst, e.colour, e.marker) for e in entries]
+    tests = [Line(f"{e.label} (test)", e.runs, _worst_test, e.colour, e.marker, True) for e in entries if e.has_test]
+    draw_lines(panels[0], lines + tests)
+    panels[0].set_ylabel("loss" if len(panels) == 1 else "worst loss")
+    if len(panels) > 1:
+        draw_lines(panels[1], [line._replace(of=_mean) for line in lines])
+        panels[1].set_ylabel("mean validation loss")
+        draw_tasks(panels[2], entries)
+
+
+def _worst(run: Any) -> np.ndarray:
+    return run.history.worst
+
+
+def _mean(run: Any) -> np.ndarray:
+    return run.history.mean
+
+
+def _worst_test(run: Any) -> np.ndarray:
+    return run.history.test.max(axis=1)

@@ -1,0 +1,86 @@
+"""The structure of a pytree as JSON, so that arrays kept by name become the pytree again.
+
+A structure is null, the path of a leaf, or {kind: [[key, child], ...]}. The kinds dict, list and tuple are restored as
+they were. Any other node of JAX's registry is of the kind node: a file cannot hold its class, so it is restored as a
+dict, or into an example that the user brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bilevel._core import pytrees
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def describe(node: Any, path: str = "") -> Any:
+    """The structure of a pytree, its leaves in JAX's order.
+
+    >>> describe({"w": 1.0, "b": [2.0, None]})
+    {'dict': [['b', {'list': [[0, '/b/0'], [1, None]]}], ['w', '/w']]}
+    """
+    if node is None:
+        return None
+    children = jax.tree_util.tree_leaves_with_path(node, is_leaf=lambda other: other is not node)
+    if len(children) == 1 and not children[0][0]:
+        return path
+    names = [jax.tree_util.keystr(key, simple=True) for key, _ in children]
+    names = names if len(set(names)) == len(names) else [str(i) for i in range(len(names))]
+    kind, keys = "node", names
+    if type(node) in (list, tuple):
+        kind, keys = type(node).__name__, list(range(len(names)))
+    elif type(node) is dict and all(type(key) in (str, int, bool) for key in node):
+        kind, keys = "dict", [key[0].key for key, _ in children]
+    below = [f"{path}/{name.replace('~', '~0').replace('/', '~1')}" for name in names]  # as in JSON pointers
+    return {kind: [[key, describe(child, p)] for key, (_, child), p in zip(keys, children, below, strict=True)]}
+
+
+def paths(structure: Any) -> list[str]:
+    """The paths of the leaves, in JAX's order."""
+    if structure is None:
+        return []
+    if isinstance(structure, str):
+        return [structure]
+    [children] = structure.values()
+    return [path for _, child in children for path in paths(child)]
+
+
+def leaves(structure: Any, node: Any, prefix: str) -> dict[str, Any]:
+    """The leaves of a pytree by name: a prefix and the path."""
+    return {prefix + path: leaf for path, leaf in zip(paths(structure), jax.tree.leaves(node), strict=True)}
+
+
+def restore(structure: Any, arrays: Arrays, prefix: str, example: Any = None) -> Any:
+    """The pytree whose leaves are so named; in the structure of an example, where there is one that fits."""
+    if example is not None:
+        named = [_as_jax(arrays[prefix + path]) for path in paths(structure)]
+        return jax.tree.unflatten(jax.tree.structure(example), named)
+    if structure is None:
+        return None
+    if isinstance(structure, str):
+        return _as_jax(arrays[prefix + structure])
+    [(kind, children)] = structure.items()
+    restored = {key: restore(child, arrays, prefix) for key, child in children}
+    return {"list": list, "tuple": tuple}[kind](restored.values()) if kind in ("list", "tuple") else restored
+
+
+def _as_jax(array: np.ndarray) -> Any:
+    """A JAX array, unless JAX would round it: float64 stays with numpy where 64 bits are not enabled."""
+    return jnp.asarray(array) if jax.dtypes.canonicalize_dtype(array.dtype) == array.dtype else array
+
+
+def check_fit(argument: str, example: Any, structure: Any, arrays: Arrays, prefix: str, stacked: bool = False) -> None:
+    """A ValueError unless an example has the structure and the shapes of what the file holds."""
+    shapes = [arrays[prefix + path].shape[stacked:] for path in paths(structure)]
+    if describe(example) == structure and [np.shape(leaf) for leaf in jax.tree.leaves(example)] == shapes:
+        return
+    held = restore(structure, arrays, prefix)
+    held = pytrees.describe(jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[stacked:], a.dtype), held))
+    got = pytrees.describe(jax.tree.map(lambda a: a if hasattr(a, "dtype") else np.asarray(a), example))
+    raise ValueError(f"load({argument}=...) got {got}, which does not fit what the file holds: {held}.")

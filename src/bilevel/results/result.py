@@ -1,0 +1,273 @@
+"""What a run returns."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bilevel.problem.problem import Grouped
+from bilevel.problem.task_names import TaskValues
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Iterate:
+    """One point of a run: x, every task's y, the weights, and the tasks' losses there."""
+
+    x: Any
+    y: TaskValues
+    weights: np.ndarray
+    losses: np.ndarray  # on all validation data, in the order of the tasks
+    test_losses: np.ndarray | None
+
+    @property
+    def worst(self) -> float:
+        """The largest validation loss."""
+        return float(np.max(self.losses))
+
+    @property
+    def mean(self) -> float:
+        """The mean validation loss."""
+        return float(np.mean(self.losses))
+
+    @property
+    def worst_task(self) -> str:
+        """The name of the task with the largest validation loss."""
+        return self.y.names[int(np.argmax(self.losses))]
+
+    @property
+    def test_worst(self) -> float | None:
+        """The largest test loss."""
+        return None if self.test_losses is None else float(np.max(self.test_losses))
+
+    @property
+    def test_mean(self) -> float | None:
+        """The mean test loss."""
+        return None if self.test_losses is None else float(np.mean(self.test_losses))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class History:
+    """The run as it was evaluated: arrays whose first axis is the evaluations, the start first.
+
+    Losses are on all the data of each task. Rates and `direction_norm` (root mean square since the last evaluation) are
+    what the steps used; they are NaN at the start.
+    """
+
+    step: np.ndarray
+    seconds: np.ndarray
+    validation: np.ndarray  # (evaluations, tasks)
+    test: np.ndarray | None  # (evaluations, tasks)
+    weights: np.ndarray  # (evaluations, tasks)
+    direction_norm: np.ndarray
+    upper_rate: np.ndarray
+    lower_rate: np.ndarray  # (evaluations, tasks); NaN where there is no lower level
+    weights_rate: np.ndarray
+    weights_travel: np.ndarray  # how far the weights went since the last evaluation, sum of |changes| step by step
+    weights_swing: np.ndarray  # the largest range that one weight took since the last evaluation
+
+    @property
+    def worst(self) -> np.ndarray:
+        """The largest validation loss at each evaluation."""
+        return self.validation.max(axis=1)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The mean validation loss at each evaluation."""
+        return self.validation.mean(axis=1)
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def __repr__(self) -> str:
+        return f"History({len(self)} evaluations, steps {self.step[0]} to {self.step[-1]})"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Result:
+    """The end of a run, and other iterates of it.
+
+    `x`, `y`, `weights`, `losses`, `worst` and their kin are those of `last`.
+
+    Attributes:
+        problem: what was solved; None where the result was loaded.
+        solver: how; its repr where the result was loaded.
+        last: the last iterate.
+        best: the evaluated iterate with the lowest worst validation loss.
+        random: (x^t, y^{t+1}, weights^t) at a uniformly random step t, the iterate that the theory speaks of.
+        average: the average over the run with weights that favour its end (Shamir and Zhang, 2013): the one to take
+            when batches are small and the last iterate is noisy.
+        history: the run as it was evaluated.
+        status: "finished", "stopped early", "interrupted" or "diverged".
+        message: what happened, in a sentence.
+    """
+
+    problem: Grouped | None = dataclasses.field(repr=False)
+    solver: Any
+    last: Iterate = dataclasses.field(repr=False)
+    best: Iterate = dataclasses.field(repr=False)
+    random: Iterate = dataclasses.field(repr=False)
+    average: Iterate = dataclasses.field(repr=False)
+    history: History
+    status: str
+    message: str
+    steps: int
+    seconds: float
+    seed: int
+
+    @property
+    def x(self) -> Any:
+        """What the tasks share."""
+        return self.last.x
+
+    @property
+    def y(self) -> TaskValues:
+        """Every task's own variable, by name."""
+        return self.last.y
+
+    @property
+    def weights(self) -> np.ndarray:
+        """One weight per task."""
+        return self.last.weights
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Validation losses, in the order of the tasks."""
+        return self.last.losses
+
+    @property
+    def test_losses(self) -> np.ndarray | None:
+        """Test losses, in the order of the tasks."""
+        return self.last.test_losses
+
+    @property
+    def worst(self) -> float:
+        """The largest validation loss."""
+        return self.last.worst
+
+    @property
+    def mean(self) -> float:
+        """The mean validation loss."""
+        return self.last.mean
+
+    @property
+    def worst_task(self) -> str:
+        """The name of the task with the largest validation loss."""
+        return self.last.worst_task
+
+    def summary(self) -> str:
+        """The result in a few lines of text."""
+        solver = self.solver
+        name = solver.partition("(")[0].split(".")[-1] if isinstance(solver, str) else type(solver).__name__
+        title = f"{name}{self._objective()}"
+        lines = [
+            f"{title}: {self.status} after {self.steps} steps, {self.seconds:.1f} s. {self.message}".rstrip(),
+            f"{'iterate':<10}{'worst':>12}{'mean':>12}"
+            + ("" if self.last.test_losses is None else f"{'test worst':>12}{'test mean':>12}")
+            + "  worst task",
+        ]
+        for name in ("last", "best", "random", "average"):
+            it: Iterate = getattr(self, name)
+            numbers = [it.worst, it.mean, it.test_worst, it.test_mean]
+            cells = "".join(f"{number:>12.5g}" for number in numbers if number is not None)
+            lines.append(f"{name:<10}{cells}  {it.worst_task}")
+        heavy = np.argsort(-self.weights, kind="stable")[:5]
+        said = ", ".join(f"{self.y.names[int(i)]} {self.weights[i]:.3f}" for i in heavy)
+        lines.append(f"largest weights: {said}")
+        lines.extend(f"- {sentence}" for sentence in self.findings())
+        return "\n".join(lines)
+
+    def _objective(self) -> str:
+        """What the weights of the tasks do, in brackets: most solvers average unless they are told otherwise."""
+        found = re.search(r"\bweighting=(\w+)\(", str(self.solver))
+        return f" ({found[1]})" if found else ""
+
+    def findings(self) -> list[str]:
+        """What the run shows that should be known, each with a remedy: cycling or forgotten tasks, a lagging y, ..."""
+        from bilevel.results.findings import findings
+
+        return findings(self)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the result to one file, which `bilevel.load` reads: all of it but the problem and its functions.
+
+        The arrays are in the safetensors format, the rest is JSON in its metadata; nothing in the file can run code.
+        A file that is there already is replaced at once or, if anything fails, not at all.
+        """
+        from bilevel.results import storage
+
+        storage.save(self, path)
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """The history as a table with one row per evaluation and task.
+
+        Its columns: step, seconds, task, validation, test (where there is test data), weight, lower_rate,
+        direction_norm, upper_rate and weights_rate; the last three are the same for all tasks of an evaluation.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_dataframe needs pandas: pip install 'bilevel[pandas]'") from error
+
+        history, tasks = self.history, len(self.y)
+        columns = {
+            "step": np.repeat(history.step, tasks),
+            "seconds": np.repeat(history.seconds, tasks),
+            "task": list(self.y.names) * len(history),
+            "validation": np.asarray(history.validation, float).ravel(),
+            "test": None if history.test is None else np.asarray(history.test, float).ravel(),
+            "weight": np.asarray(history.weights, float).ravel(),
+            "lower_rate": np.asarray(history.lower_rate, float).ravel(),
+            "direction_norm": np.repeat(history.direction_norm, tasks),
+            "upper_rate": np.repeat(history.upper_rate, tasks),
+            "weights_rate": np.repeat(history.weights_rate, tasks),
+        }
+        return pandas.DataFrame({name: column for name, column in columns.items() if column is not None})
+
+    def plot(self, path: str | os.PathLike | None = None) -> Figure:
+        """Draws the losses, the weights and the tasks, and saves the figure where a path is given; see `bl.plot`."""
+        from bilevel.results.plots import plot
+
+        return plot(self, path)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+
+def load(path: str | os.PathLike, *, x: Any = None, y: Any = None) -> Result:
+    """Reads a result that `Result.save` wrote, bit for bit: all of it but the problem and its functions.
+
+    `problem` is None and `solver` is the text of the solver. Dicts, lists, tuples and None come back as they were. Any
+    other node of a pytree (a named tuple, a dataclass, a module) comes back as a dict with the names of its parts,
+    unless an example says what to put the arrays into. Arrays of x and y are JAX's; those that JAX would round (float64
+    where `jax_enable_x64` is off) stay numpy's.
+
+    Args:
+        path: of the file.
+        x: an example of x, for its structure and shapes; None = as the file describes it.
+        y: an example of one task's y, or a dict of them by task name; None = as the file describes it.
+
+    Raises:
+        ValueError: the file is damaged, was not written by `Result.save`, or does not fit the examples.
+
+    >>> import tempfile, bilevel as bl
+    >>> known = bl.problems.opposed_slopes()
+    >>> result = bl.solve(known.problem, bl.MORBiT(0.1, 0.5), known.x, steps=20, progress=False)
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     result.save(f"{directory}/slopes.safetensors")
+    ...     again = bl.load(f"{directory}/slopes.safetensors")
+    >>> again.worst == result.worst and again.summary() == result.summary()
+    True
+    """
+    from bilevel.results import storage
+
+    fields = storage.read(path, x, y)
+    fields |= {name: Iterate(**fields[name]) for name in storage.ITERATES}
+    return Result(**fields | {"problem": None, "history": History(**fields["history"])})

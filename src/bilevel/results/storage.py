@@ -1,0 +1,229 @@
+"""Keeps a result in one file: arrays in the safetensors format, all else as JSON in its metadata.
+
+Nothing in such a file can run code, and any tool that reads safetensors can read the arrays: `last/x/...`,
+`last/y/0/...` (one number per group of like tasks, which are stacked), `last/weights`, `last/losses`, the same for
+`best`, `random` and `average`, and `history/validation` and its kin. The metadata holds two texts: `bilevel`, a JSON
+document, and `sha256`, the checksum of that document and all arrays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import platform
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bilevel._core import pytrees
+from bilevel.problem.task_names import Names, TaskValues
+from bilevel.results import pytree_json
+from bilevel.results.pytree_json import Arrays
+
+FORMAT, VERSION = "bilevel.result", 1  # a higher version is refused
+ITERATES = ("last", "best", "random", "average")
+FACTS = ("status", "message", "steps", "seconds", "seed")  # the fields that JSON holds as they are
+
+FilePath = str | os.PathLike
+
+
+# ------------------------------------------------------------------ a result
+
+
+def save(result: Any, path: FilePath) -> None:
+    """Writes a `Result`; see `Result.save`."""
+    target = Path(os.path.realpath(path))  # a link stays a link: what it points to is replaced
+    if target.is_dir():
+        raise IsADirectoryError(f"save({str(path)!r}): it is a directory, and a result is one file.")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"save({str(path)!r}): there is no directory {str(target.parent)!r}.")
+    if target.exists() and not (target.is_file() and os.access(target, os.W_OK)):  # which renaming would pass over
+        raise PermissionError(f"save({str(path)!r}): what is there is write-protected or not a regular file.")
+    y = result.y
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "made with": _versions(),
+        "solver": result.solver if isinstance(result.solver, str) else repr(result.solver),
+        **{name: getattr(result, name) for name in FACTS},
+        "tasks": [name if isinstance(name, (str, int)) else str(name) for name in y.names],
+        "groups": [np.asarray(ids).tolist() for ids in y.ids],
+        "x": pytree_json.describe(result.x),
+        "y": [pytree_json.describe(stacked) for stacked in y.stacked],
+    }
+    history = {field.name: getattr(result.history, field.name) for field in dataclasses.fields(result.history)}
+    arrays = {f"history/{name}": value for name, value in history.items() if value is not None}
+    for name in ITERATES:
+        iterate = getattr(result, name)
+        arrays |= pytree_json.leaves(document["x"], iterate.x, f"{name}/x")
+        for g, stacked in enumerate(iterate.y.stacked):
+            arrays |= pytree_json.leaves(document["y"][g], stacked, f"{name}/y/{g}")
+        own = {field: getattr(iterate, field) for field in ("weights", "losses", "test_losses")}
+        arrays |= {f"{name}/{field}": value for field, value in own.items() if value is not None}
+    _write(target, _encode(document, arrays))
+
+
+def read(path: FilePath, x: Any = None, y: Any = None) -> dict[str, Any]:
+    """The fields of a saved `Result`, its iterates and history as dictionaries of theirs; see `bilevel.load`."""
+    document, arrays = _decode(path)
+    x, y = pytrees.hold_functions(x), pytrees.hold_functions(y)  # as in what was saved
+    names, groups = Names(document["tasks"]), document["groups"]
+    ys = [None] * len(groups) if y is None else _example_per_group(y, names, groups)
+    if x is not None:
+        pytree_json.check_fit("x", x, document["x"], arrays, "last/x")
+    for g, example in enumerate(ys):
+        if example is not None:
+            pytree_json.check_fit("y", example, document["y"][g], arrays, f"last/y/{g}", stacked=True)
+
+    def iterate(name: str) -> dict[str, Any]:
+        stacked = [pytree_json.restore(s, arrays, f"{name}/y/{g}", ys[g]) for g, s in enumerate(document["y"])]
+        return {
+            "x": pytree_json.restore(document["x"], arrays, f"{name}/x", x),
+            "y": TaskValues(names, [np.array(ids) for ids in groups], tuple(stacked)),
+            "weights": arrays[f"{name}/weights"],
+            "losses": arrays[f"{name}/losses"],
+            "test_losses": arrays.get(f"{name}/test_losses"),
+        }
+
+    history = {name.removeprefix("history/"): array for name, array in arrays.items() if name.startswith("history/")}
+    return {
+        **{name: document[name] for name in ("solver", *FACTS)},
+        **{name: iterate(name) for name in ITERATES},
+        "history": {"test": None} | history,
+    }
+
+
+def _example_per_group(y: Any, names: Names, groups: list[list[int]]) -> list[Any]:
+    """One example of y for every group of tasks, from one for all or a dict by task name."""
+    if not (isinstance(y, Mapping) and set(y) & set(names)):
+        return [y] * len(groups)
+    found = [[y[names[i]] for i in ids if names[i] in y] for ids in groups]
+    for ids, examples in zip(groups, found, strict=True):
+        if not examples:
+            raise ValueError(f"load(y=...) has no example for task {names[ids[0]]!r} or one like it.")
+    return [examples[0] for examples in found]
+
+
+def _versions() -> dict[str, Any]:
+    """What a run depends on besides its inputs."""
+    import bilevel
+
+    return {
+        "bilevel": bilevel.__version__,
+        "jax": jax.__version__,
+        "optax": optax.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "backend": jax.default_backend(),
+    }
+
+
+# ------------------------------------------------------------------ a document and arrays, as bytes
+
+
+def _encode(document: dict[str, Any], arrays: Mapping[str, Any]) -> bytes:
+    from safetensors.numpy import save
+
+    own = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    # bfloat16 and its kin are not numpy's own: their bits are stored, and their names beside them.
+    foreign = {name: array.dtype.name for name, array in own.items() if array.dtype.isbuiltin != 1}
+    own |= {name: own[name].view(f"u{own[name].dtype.itemsize}") for name in foreign}
+    text = json.dumps(document | {"dtypes": foreign}, default=lambda number: number.item())  # a seed may be numpy's
+    return save(own, {"bilevel": text, "sha256": _checksum(text, own)})
+
+
+def _decode(path: FilePath) -> tuple[dict[str, Any], Arrays]:
+    """The document and the arrays of a file; a ValueError unless they are what was saved."""
+    from safetensors.numpy import load
+
+    where, data = f"load({str(path)!r})", _content(path)
+    with _damage(where):
+        length = int.from_bytes(data[:8], "little")
+        if len(data) < 8 or length > len(data) - 8:
+            raise ValueError("it ends before its header does")
+        metadata = dict(json.loads(data[8 : 8 + length]).get("__metadata__", {}))
+    if "bilevel" not in metadata:
+        raise ValueError(f"{where}: it is a safetensors file, but not one that Result.save wrote.")
+    with _damage(where):
+        document = json.loads(metadata["bilevel"])
+        format_name, version, library = document["format"], int(document["version"]), document["made with"]["bilevel"]
+    if format_name == FORMAT and version > VERSION:
+        raise ValueError(f"{where}: bilevel {library} wrote it in a newer format; upgrade bilevel to load it.")
+    with _damage(where):
+        arrays = load(data)
+        if format_name != FORMAT or version < 1 or _checksum(metadata["bilevel"], arrays) != metadata["sha256"]:
+            raise ValueError("its checksum does not match")
+    return document, arrays | {name: arrays[name].view(jnp.dtype(d)) for name, d in document["dtypes"].items()}
+
+
+def _checksum(text: str, arrays: Arrays) -> str:
+    checksum = hashlib.sha256(text.encode())
+    for name, array in sorted(arrays.items()):
+        checksum.update(json.dumps([name, array.dtype.str, array.shape]).encode())
+        checksum.update(array.reshape(-1).view(np.uint8).data)
+    return checksum.hexdigest()
+
+
+@contextlib.contextmanager
+def _damage(where: str) -> Iterator[None]:
+    """Whatever goes wrong in here is the file's fault."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{where}: it is cut short, damaged or not a safetensors file ({error}).") from error
+
+
+# ------------------------------------------------------------------ bytes, in a file
+
+
+def _content(path: FilePath) -> bytes:
+    if os.path.isdir(path):
+        raise IsADirectoryError(f"load({str(path)!r}): it is a directory, and a result is one file.")
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"load({str(path)!r}): there is no such file.") from None
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Replaces a file at once: whatever happens, the old one or the new is there, whole."""
+    temporary = path.with_name(f".bilevel-{secrets.token_hex(8)}.tmp")  # beside it: a rename must not cross disks
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_directory(path.parent)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, f"the result cannot be saved, {error.strerror}", str(path)) from error
+        raise
+
+
+def _sync_directory(directory: Path) -> None:
+    """Makes a new name outlast a power failure, where the system has a way to."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)

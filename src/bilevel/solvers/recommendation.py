@@ -1,0 +1,35 @@
+"""The solver that we recommend where none is given; docs/choosing.md has the measurements behind it."""
+
+from __future__ import annotations
+
+from bilevel.problem import checks
+from bilevel.problem.problem import Grouped, Problem
+from bilevel.solvers import MORBiT, Tandem
+from bilevel.solvers._base.solver import Solver
+
+SHORT = 1000  # steps below which Tandem, whose steps are shares of the size of x, has not arrived
+
+
+def recommended(problem: Grouped, steps: int | None = None) -> Solver:
+    """`Tandem` where steps see batches, `MORBiT` where they see all the data or are few; rates automatic.
+
+    Noise asks for steps that end short, whatever the curvature says; without noise a measured curvature gives longer
+    steps, and weights that settle sooner.
+
+    Args:
+        problem: what to solve.
+        steps: how many steps there will be; None = 1,000 or more.
+
+    >>> import bilevel as bl
+    >>> noisy = bl.problems.noisy_ball().problem
+    >>> [type(recommended(noisy, steps)).__name__ for steps in (None, 100)]
+    ['Tandem', 'MORBiT']
+    >>> type(recommended(bl.problems.enclosing_ball().problem)).__name__
+    'MORBiT'
+    """
+    if not isinstance(problem, Grouped):
+        raise TypeError(f"recommended(problem=...) got {type(problem).__name__}: it needs a bl.Problem.")
+    if steps is not None:
+        checks.check_count("steps", steps)
+    long = steps is None or steps >= SHORT
+    return Tandem() if isinstance(problem, Problem) and problem.draws and long else MORBiT()

@@ -1,0 +1,214 @@
+"""Calls counted by running steps: known counts, and steps that counting does not change."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import bilevel as bl
+from bilevel._cost.counting import Tally, counted, counted_problem
+from bilevel.hypergradients import ConjugateGradient, Direct, Exact, Neumann, Penalty, Tracked, Unrolled
+from bilevel.oracles.upper import Upper, Walk, draw_steps, lower_gradients
+
+RATES = {"upper_lr": 0.01, "lower_lr": 0.05}
+X, Y_SIZE = jnp.ones(2), 3
+
+
+def quadratics(tasks=2):
+    return bl.problems.random_quadratics(0, tasks=tasks, x_size=2, y_size=Y_SIZE)
+
+
+def found(tally, times):
+    """(grad f, grad g, Hessian products, Jacobian products) per time and task; nobody asks for values alone."""
+    assert not tally.counts["upper_values"] + tally.counts["lower_values"]
+    return tuple(tally.counts[kind] / times for kind in bl.Cost._fields if "gradients" in kind or "products" in kind)
+
+
+def calls(solver, steps=2):
+    """The same, of a step."""
+    cost = bl.cost(solver, quadratics(), X, steps=steps)
+    assert cost.upper_values == cost.lower_values == 0
+    return cost.upper_gradients, cost.lower_gradients, cost.hessian_products, cost.jacobian_products
+
+
+# ------------------------------------------------------------------ known counts
+
+
+def direction(hypergradient, lower_steps=1):
+    """The calls of one direction, without the solver around it."""
+    tally, tasks = Tally(), 2
+    problem, y, key = quadratics(tasks), (jnp.ones((tasks, Y_SIZE)),), jax.random.key(0)
+    rate, curvature = jnp.full(tasks, 0.1), jnp.ones(tasks)
+    walk = Walk(y[0], jax.vmap(optax.sgd(0.1).init)(y[0]), rate, draw_steps(problem, key, lower_steps)[0])
+    upper = Upper(hypergradient, (curvature,), (walk,), lower_steps=lower_steps)
+    samples = problem.draw_upper(key)
+    state = upper.init(problem, X, y, samples)
+    seen = jax.jit(lambda problem: upper.direction(problem, X, y, rate, state, samples))
+    jax.block_until_ready(seen(counted_problem(problem, tally)))
+    return found(tally, tasks)
+
+
+@pytest.mark.parametrize(
+    ("hypergradient", "expected"),
+    [
+        (Direct(), (1, 0, 0, 0)),
+        (Tracked(lr=0.1), (1, 0, 1, 1)),
+        (Neumann(terms=10, lr=0.1), (1, 0, 9, 1)),  # the last term needs no product after it
+        (Exact(), (1, 0, Y_SIZE, 1)),
+        (ConjugateGradient(iterations=2), (1, 0, 1 + 2, 1)),
+        (Penalty(lr=0.1), (2, 2, 0, 0)),  # at two points; the third gradient is the first again
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_estimators_ask_for(hypergradient, expected):
+    assert direction(hypergradient) == expected
+
+
+def test_unrolling_takes_every_step_again_and_goes_back_through_it():
+    # The first of the products in y leads nowhere, but all turns of a loop are alike.
+    assert direction(Unrolled(), lower_steps=4) == (1, 4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("solver", "expected"),
+    [
+        (bl.MORBiT(**RATES, hypergradient=Tracked(lr=0.1)), (1, 1, 1, 1)),
+        (bl.MORBiT(**RATES, hypergradient=Tracked()), (1, 1, 1 + 1, 1)),  # and one power iteration
+        (bl.StocBiO(**RATES, hypergradient=Neumann(terms=4, lr=0.1), lower_steps=10), (1, 10, 3, 1)),
+        (
+            bl.MRBO(**RATES, hypergradient=Neumann(terms=4, lr=0.1)),
+            (1.5, 1.5, 6, 2),
+        ),  # two points, which are one in the first of two steps
+        (bl.STABLE(**RATES), (1, 1, 2 * Y_SIZE, 2 * Y_SIZE)),  # whole matrices, at two points
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_steps_ask_for(solver, expected):
+    assert calls(solver) == expected
+
+
+def test_loops_that_grow_are_averaged():
+    lower = calls(bl.BSA(**RATES, hypergradient=Direct()), steps=9)[1]
+    assert lower == pytest.approx(np.mean([math.ceil(math.sqrt(k + 1)) for k in range(9)]))
+
+
+def test_only_the_branch_that_is_taken_counts():
+    lower = calls(bl.SRBA(**RATES, period=4, hypergradient=Tracked(lr=0.1)), steps=4)[1]
+    assert lower == pytest.approx((1 + 3 * 2) / 4)
+
+
+def rows_of_gradients(problem):
+    """How many lower gradients are counted for one of each task, and on how many rows."""
+    tally = Tally()
+    y = tuple(jnp.zeros_like(group.y) for group in problem.groups)
+    ask = jax.jit(lambda problem: lower_gradients(problem, X, y, problem.draw_lower(jax.random.key(0))))
+    jax.block_until_ready(ask(counted_problem(problem, tally)))
+    return tally.counts["lower_gradients"], tally.counts["rows"]
+
+
+@pytest.mark.parametrize("tasks", [1, 5])
+def test_every_task_of_a_group_counts(tasks):
+    assert rows_of_gradients(quadratics(tasks)) == (tasks, tasks)
+
+
+def test_every_group_counts():
+    assert rows_of_gradients(bl.problems.enclosing_ball().problem) == (4, 4)
+
+
+# ------------------------------------------------------------------ rows
+
+
+def upper(x, y, batch):
+    return jnp.mean((batch @ (x * y) - 1) ** 2)
+
+
+def lower(x, y, batch):
+    return jnp.mean((batch @ y - batch @ x) ** 2 + jnp.sum(y**4))
+
+
+def ragged(batch):
+    rows = lambda count, seed: jnp.asarray(np.random.default_rng(seed).normal(size=(count, 2)))  # noqa: E731
+    tasks = [bl.Task(rows(6 + 4 * i, i), rows(3 + 2 * i, 9 + i), y=jnp.zeros(2)) for i in range(2)]
+    return bl.Problem(upper, lower, tasks, lower_batch=batch, upper_batch=batch)
+
+
+@pytest.mark.parametrize(("batch", "expected"), [(2, 4), (None, 6 + 10)])
+def test_rows_are_those_of_the_batch_or_all_there_are(batch, expected):
+    assert rows_of_gradients(ragged(batch)) == (2, expected)
+
+
+def test_rows_of_a_generator():
+    source = bl.Generator(lambda parameters, key, size: parameters * jnp.ones((size, 2)), jnp.array(1.0))
+    problem = bl.Problem(upper, lower, [bl.Task(source, source, y=jnp.zeros(2))], lower_batch=5, upper_batch=3)
+    assert rows_of_gradients(problem) == (1, 5)
+
+
+# ------------------------------------------------------------------ counting changes nothing
+
+
+def test_counted_steps_are_the_plain_ones():
+    """SABA has the hardest step: blocks of data, tables, and gradients and products from one pass."""
+    solver, problem, key = bl.SABA(**RATES), ragged(3), jax.random.key(1)
+    plain = counting = solver.init(problem, X, key=key, steps=3)
+    step, tally = jax.jit(solver.step), Tally()
+    watched = counted_problem(problem, tally)
+    for k in range(3):
+        plain, _ = step(problem, plain, jax.random.fold_in(key, k))
+        counting, _ = step(watched, counting, jax.random.fold_in(key, k))
+    assert optax.tree.norm(optax.tree.sub(plain.x, X)) > 1e-3
+    for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(counting), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+    assert found(tally, 3 * problem.size) == (1, 1, 1, 1)
+
+
+def loss(x, y, data):
+    return jnp.sum(jnp.sin(x) * y["a"] ** 3) * y["b"] + data * jnp.sum(x**2 * y["a"])
+
+
+def test_counted_losses_have_the_derivatives_of_the_plain_ones():
+    tally = Tally()
+    point = jnp.array([0.3, 0.7]), {"a": jnp.array([1.1, -0.4]), "b": jnp.array(0.9)}
+    watched = counted(loss, tally, ("value", "gradient"))
+
+    def both(transform):
+        plain = jax.jit(transform(lambda x, y: loss(x, y, 2.0)))(*point)
+        watching = jax.jit(transform(lambda x, y: watched(x, y, 2.0, jnp.ones(4))))(*point)
+        assert jax.tree.structure(plain) == jax.tree.structure(watching)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), plain, watching)
+        jax.block_until_ready(watching)
+        counts = {kind: count for kind, count in tally.counts.items() if kind != "rows"}
+        tally.counts.clear()
+        return counts
+
+    assert both(lambda f: f) == {"value": 1}
+    assert both(lambda f: jax.value_and_grad(f, argnums=(0, 1))) == {"gradient": 1}
+    assert both(lambda f: jax.hessian(f, argnums=1)) == {"hessian_products": 3}
+    assert both(lambda f: jax.jacrev(jax.grad(f, argnums=1))) == {"jacobian_products": 3}
+    assert both(lambda f: jax.jacfwd(jax.grad(f, argnums=1))) == {"jacobian_products": 2}
+
+
+# ------------------------------------------------------------------ what it says
+
+
+def test_a_cost_in_words():
+    cost = bl.Cost(1, 2, 0, 1.25, 0, 10, 100)
+    assert cost.total == 14.25
+    assert str(cost) == "1 f, 2 grad f, 1.25 grad g, 10 J v: 14.25 calls on 100 rows, per step and task"
+    assert str(bl.Cost(*[0] * 7)).startswith("no calls: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ((bl.MORBiT(), "problem", X), TypeError, r"cost\(problem=\.\.\.\) got str"),
+        ((bl.MORBiT, quadratics(), X), TypeError, r"cost\(solver=\.\.\.\) got <class"),
+        ((bl.MORBiT(), quadratics(), X, None, 0), ValueError, r"cost\(steps\)=0"),
+        ((bl.MORBiT(upper_lr=-1), quadratics(), X), ValueError, r"upper_lr"),
+    ],
+)
+def test_bad_input_is_named(arguments, error, said):
+    with pytest.raises(error, match=said):
+        bl.cost(*arguments)

@@ -1,0 +1,197 @@
+"""Runs that end before their time: by divergence, which is said and leaves a finite state, or by Ctrl-C."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bilevel as bl
+from bilevel._run import loop
+
+STEPS = 2000
+
+
+def upper(x, y, batch):
+    return jnp.mean((y - batch) ** 2) / 2
+
+
+def lower(x, y, batch):
+    return jnp.mean(batch * (y - x) ** 2) / 2
+
+
+# The curvature of g is 1 in "flat" and 3 in "steep": at a rate between 2/3 and 2 only "steep" diverges.
+PROBLEM = bl.Problem(
+    upper,
+    lower,
+    [
+        bl.Task(jnp.array([1.0]), jnp.array([1.0]), name="flat"),
+        bl.Task(jnp.array([3.0]), jnp.array([-1.0]), name="steep"),
+    ],
+    lower_batch=1,
+    upper_batch=1,
+)
+CALM = bl.MORBiT(upper_lr=0.1, lower_lr=0.2, weighting=bl.weightings.SimplexAscent(lr=0.01))
+LOWER = CALM.replace(lower_lr=1.5)
+UPPER = CALM.replace(upper_lr=50.0)
+
+
+def run(solver, steps=STEPS, **options):
+    return bl.solve(PROBLEM, solver, jnp.array(0.5), jnp.array(0.0), steps=steps, progress=False, **options)
+
+
+def diverge(solver, **options):
+    with pytest.warns(UserWarning, match="diverged") as caught:
+        result = run(solver, **options)
+    return result, [str(warning.message) for warning in caught]
+
+
+@pytest.fixture(scope="module", params=[LOWER, UPPER], ids=["lower", "upper"])
+def diverged(request):
+    """A solver, its diverged result, and the warnings."""
+    return request.param, *diverge(request.param, every=7)
+
+
+def test_it_is_said_once_with_the_step(diverged):
+    _, result, warnings = diverged
+    assert result.status == "diverged"
+    assert warnings == [result.message]
+    assert f"at step {result.steps} " in result.message
+    assert "MORBiT diverged" in result.message
+    assert "last finite state" in result.message
+
+
+def test_a_lower_rate_too_large_is_blamed_on_the_task_that_broke():
+    result, _ = diverge(LOWER)
+    assert re.search(r"loss of task 'steep' became (inf|nan).*smaller.*lower_lr \(its rate was 1.5\)", result.message)
+
+
+def test_an_upper_rate_too_large_is_blamed_on_the_upper_rate():
+    result, _ = diverge(UPPER)
+    assert re.search(r"smaller.*upper_lr \(it was 50\)", result.message)
+
+
+def test_the_last_finite_state_is_returned(diverged):
+    _, result, _ = diverged
+    assert 0 < result.steps < STEPS
+    assert np.all(np.isfinite(result.x))
+    assert all(np.all(np.isfinite(y)) for y in result.y.values())
+    assert np.all(np.isfinite(result.weights))
+    np.testing.assert_allclose(result.weights.sum(), 1)
+
+
+def test_it_is_the_state_of_an_undisturbed_run(diverged):
+    solver, result, _ = diverged
+    undisturbed = run(solver, steps=result.steps)
+    assert undisturbed.status == "finished"
+    np.testing.assert_array_equal(result.x, undisturbed.x)
+    np.testing.assert_array_equal(result.y["flat"], undisturbed.y["flat"])
+    np.testing.assert_array_equal(result.y["steep"], undisturbed.y["steep"])
+    np.testing.assert_array_equal(result.weights, undisturbed.weights)
+
+
+def test_the_step_after_the_last_finite_state_is_not_finite(diverged):
+    solver, result, _ = diverged
+    with pytest.warns(UserWarning, match=f"at step {result.steps} "):
+        assert run(solver, steps=result.steps + 1).steps == result.steps
+
+
+def test_how_often_a_run_is_looked_at_does_not_change_where_it_ends(diverged):
+    solver, result, _ = diverged
+    often, _ = diverge(solver, every=STEPS)
+    assert (often.steps, often.message) == (result.steps, result.message)
+    np.testing.assert_array_equal(often.x, result.x)
+
+
+def test_history_is_kept(diverged):
+    _, result, _ = diverged
+    regular = np.arange(0, result.steps + 1, 7)
+    np.testing.assert_array_equal(result.history.step[: len(regular)], regular)
+    assert result.history.step[-1] == result.steps
+    assert np.all(np.isfinite(result.history.validation[:-1]))
+    np.testing.assert_array_equal(result.history.weights[-1], result.weights)
+
+
+def test_best_is_kept(diverged):
+    _, result, _ = diverged
+    assert result.best.worst == result.history.worst.min() <= result.history.worst[0]
+    assert np.isfinite(result.best.x)
+
+
+def test_the_other_iterates_are_finite(diverged):
+    _, result, _ = diverged
+    for iterate in (result.random, result.average):
+        assert np.isfinite(iterate.x)
+        assert np.all(np.isfinite(iterate.weights))
+        assert all(np.isfinite(y) for y in iterate.y.values())
+
+
+def test_a_run_whose_first_step_breaks_returns_the_start():
+    # sqrt has no finite slope at 0: the loss there is fine, the direction is not.
+    def kinked(x, y, batch):
+        return jnp.mean((y - batch) ** 2) / 2 + jnp.sqrt(x**2)
+
+    problem = bl.Problem(kinked, lower, [bl.Task(jnp.array([1.0]), jnp.array([1.0]), name="only")])
+    with pytest.warns(
+        UserWarning, match=r"at step 0 the direction of x became infinite or NaN.*upper_lr \(it was 0.1\)"
+    ):
+        result = bl.solve(problem, CALM, jnp.array(0.0), jnp.array(0.0), steps=10, progress=False)
+    assert (result.steps, result.status, float(result.x)) == (0, "diverged", 0.0)
+    assert list(result.history.step) == [0]
+
+
+def leap(step):
+    """A rate whose tenth value throws x out of the numbers; the losses seen in that step are still fine."""
+    return jnp.where(step == 9, jnp.inf, 0.1)
+
+
+@pytest.mark.parametrize("steps", [STEPS, 10], ids=["a step before the losses break", "in the last step"])
+def test_a_state_that_breaks_while_the_losses_are_fine(steps):
+    result, _ = diverge(CALM.replace(upper_lr=leap), steps=steps, every=7)
+    assert (result.status, result.steps) == ("diverged", 9)
+    np.testing.assert_allclose(result.x, run(CALM, steps=9).x, rtol=1e-12)
+
+
+# ------------------------------------------------------------------ Ctrl-C
+
+
+def test_ctrl_c_in_a_callback_returns_what_there_is():
+    def stop(evaluation):
+        if evaluation["step"] == 21:
+            raise KeyboardInterrupt
+
+    result = run(CALM, every=7, callback=stop)
+    assert (result.status, result.steps) == ("interrupted", 21)
+    assert "nterrupted" in result.message
+    np.testing.assert_array_equal(result.history.step, [0, 7, 14, 21])
+    np.testing.assert_array_equal(result.x, run(CALM, steps=21).x)
+
+
+def test_ctrl_c_in_a_compiled_call_returns_the_state_before_it(monkeypatch):
+    compiled, calls = loop.steps, []
+
+    def interrupted(*arguments):
+        calls.append(int(arguments[2].state.step))
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return compiled(*arguments)
+
+    monkeypatch.setattr(loop, "steps", interrupted)
+    result = run(CALM)
+    monkeypatch.undo()
+    assert (result.status, result.steps) == ("interrupted", calls[-1])
+    assert 0 < result.steps < STEPS
+    assert result.history.step[-1] == result.steps
+    np.testing.assert_array_equal(result.x, run(CALM, steps=result.steps).x)
+
+
+def test_ctrl_c_before_the_first_step_returns_the_start(monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "steps", interrupted)
+    result = run(CALM)
+    assert (result.status, result.steps) == ("interrupted", 0)
+    assert float(result.x) == 0.5
+    assert jax.tree.all(jax.tree.map(lambda y: float(y) == 0.0, dict(result.y)))

@@ -1,0 +1,36 @@
+"""The Python of the README and of the contributor's guide runs as printed."""
+
+import re
+from pathlib import Path
+
+import jax.numpy as jnp
+
+import bilevel as bl
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_readme_examples_run(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert len(blocks) >= 3
+    names: dict = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    result = names["result"]
+    assert result.status == "finished"
+    average = bl.MORBiT(weighting=bl.weightings.Average())
+    usual = bl.solve(names["problem"], average, jnp.zeros(8), jnp.zeros(8), steps=2000, progress=False)
+    assert (f"{result.worst:.3f}", f"{usual.worst:.3f}") == ("0.465", "0.517")  # as the README says
+    assert "clinic" in capsys.readouterr().out
+    assert int(names["state"].step) == 100
+
+
+def test_the_skeleton_of_a_solver_runs():
+    guide = README.with_name("CONTRIBUTING.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    names: dict = {"__name__": "skeleton"}
+    exec(compile(block, "CONTRIBUTING.md", "exec"), names)
+    known = bl.problems.opposed_slopes()
+    solver = names["NAME"](0.1, 0.5, weighting=bl.weightings.SimplexAscent(0.1))
+    assert abs(bl.solve(known.problem, solver, known.x, steps=1000, progress=False).worst - known.value) < 1e-3

@@ -1,0 +1,158 @@
+"""Without a learning rate: good runs whatever the scale and the condition of the problem."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+import bilevel as bl
+from bilevel.diagnostics.newton import solve_lower
+from bilevel.problem.initial_point import lower_points
+from bilevel.rates import curvature
+
+CONDITIONS = list(itertools.product((1.0, 10.0, 100.0), repeat=2))
+STEPS = 5000
+
+
+def solve(known_or_problem, x, seed=0):
+    problem = getattr(known_or_problem, "problem", known_or_problem)
+    result = bl.solve(problem, bl.MORBiT(), x, steps=STEPS, seed=seed, progress=False)
+    assert result.status == "finished"
+    return result
+
+
+def optimal_worst_loss(problem, x_scale):
+    """min t subject to l_i(x) <= t by sequential quadratic programming, on the closed form of l_i, in scaled x."""
+    group = problem.groups[0]
+    B = np.asarray(group.train.data["B"][:, 0]) * x_scale
+    C, t = (np.asarray(group.validation.data[name][:, 0]) for name in ("C", "t"))
+    loss_scale = C[0, 0, 0]
+
+    def losses(x):
+        return np.sum((B @ x - t) ** 2, axis=1) / 2
+
+    def slopes(x):
+        return np.einsum("nij,ni->nj", B, B @ x - t)
+
+    n, d = B.shape[0], B.shape[2]
+    found = minimize(
+        lambda v: v[-1],
+        np.r_[np.zeros(d), losses(np.zeros(d)).max()],
+        jac=lambda v: np.r_[np.zeros(d), 1],
+        constraints={
+            "type": "ineq",
+            "fun": lambda v: v[-1] - losses(v[:-1]),
+            "jac": lambda v: np.c_[-slopes(v[:-1]), np.ones(n)],
+        },
+        method="SLSQP",
+        options={"maxiter": 1000, "ftol": 1e-14},
+    )
+    return loss_scale * losses(found.x[:-1]).max()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_quadratics(seed):
+    lower, upper = CONDITIONS[seed % len(CONDITIONS)]
+    generator = np.random.default_rng(100 + seed)
+    x_scale, loss_scale = 10.0 ** generator.uniform(-3, 3, size=2)
+    problem = bl.problems.random_quadratics(
+        seed, lower_condition=lower, upper_condition=upper, x_scale=x_scale, loss_scale=loss_scale
+    )
+    result = solve(problem, jnp.array(x_scale * generator.normal(size=5)))
+    optimum = optimal_worst_loss(problem, x_scale)
+    assert optimum * (1 - 1e-6) <= result.worst <= 1.01 * optimum
+
+
+@pytest.mark.parametrize("x", [-4.0, -2.0, 0.0, 3.0, 5.0])
+def test_far_starts_where_curvature_changes(x):
+    known = bl.problems.shrinkage(x)
+    assert solve(known, known.x).worst <= 1.01 * known.value
+
+
+def test_enclosing_ball():
+    known = bl.problems.enclosing_ball()
+    result = solve(known, known.x)
+    np.testing.assert_allclose(result.x, known.solution, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(result.weights, known.weights, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_average_under_noisy_batches(padded_ball, seed):
+    known = padded_ball(ball=bl.problems.noisy_ball(seed=seed))
+    assert solve(known, known.x, seed).average.worst <= 1.05 * known.value
+
+
+@pytest.mark.parametrize("ridge", [True, False])
+@pytest.mark.parametrize("name", ["MORBiT", "MRBO"])  # what measures is the same for all
+def test_y_of_several_leaves(name, ridge):
+    """x in the features or in the penalty, y a dict of a vector and a number."""
+
+    def upper(x, y, batch):
+        features, target = batch
+        scale = 1.0 if ridge else x
+        return jnp.mean((features @ (scale * y["w"]) + y["c"] - target) ** 2)
+
+    def lower(x, y, batch):
+        penalty = jnp.exp(x) if ridge else 0.1
+        return upper(x, y, batch) + jnp.sum(penalty * y["w"] ** 2) + 0.01 * y["c"] ** 2
+
+    generator = np.random.default_rng(0)
+    rows = [(generator.normal(size=(m, 3)), generator.normal(size=m)) for m in (20, 30, 15, 15)]
+    tasks = [bl.Task(train, validation) for train, validation in zip(rows[:2], rows[2:], strict=True)]
+    problem = bl.Problem(upper, lower, tasks)
+    start = {"w": jnp.zeros(3), "c": jnp.zeros(())}
+    result = bl.solve(problem, getattr(bl, name)(), jnp.ones(3), start, steps=50, progress=False)
+    assert result.status == "finished"
+    assert np.all(np.isfinite(result.losses))
+    assert np.all(np.asarray(result.x) != 1)
+
+
+@pytest.mark.parametrize("name", ["MORBiT", "MORMASOBA"])
+@pytest.mark.parametrize("x", [0.0, 2.0])
+def test_a_first_step_does_not_trust_curvatures_that_cancel(name, x):
+    """At x = 0 the tasks' curvatures nearly cancel; a step of one over their sum would end on a plateau far away."""
+    generator = np.random.default_rng(0)
+
+    def squares(x, y, batch):
+        return jnp.mean((batch[0] @ y - batch[1]) ** 2)
+
+    def huber(x, y, batch):
+        gap = batch[0] @ y - batch[1]
+        return jnp.mean(jnp.where(jnp.abs(gap) < 1, gap**2 / 2, jnp.abs(gap) - 0.5))
+
+    def ridge(loss):
+        return lambda x, y, batch: loss(x, y, batch) + jnp.exp(x) * jnp.sum(y**2)
+
+    def rows(count, slope):
+        features = generator.normal(size=(count, 6))
+        return features, features @ slope + 2 * generator.normal(size=count)
+
+    own = {4: {"upper": huber, "lower": ridge(huber)}}
+    slopes = generator.normal(size=(5, 6))
+    sizes = (10, 20, 30, 45, 60)
+    tasks = [bl.Task(rows(n, slopes[i]), rows(30, slopes[i]), **own.get(i, {})) for i, n in enumerate(sizes)]
+    problem = bl.Problem(squares, ridge(squares), tasks)
+    result = bl.solve(problem, getattr(bl, name)(), jnp.array(x), jnp.zeros(6), steps=2000, progress=False)
+    grid = np.linspace(-2, 2, 81)
+    y = lower_points(problem, jnp.zeros(6), None)
+    optimum = min(float(jnp.max(solve_lower(problem, jnp.array(at), y).losses)) for at in grid)
+    assert result.worst <= 1.02 * optimum
+
+
+def test_curvature_between_rows_that_bend_is_remembered_where_batches_are_drawn():
+    """Of 64 rows one bends: most batches are flat, and 1 / L of these would throw y away on the one."""
+
+    def lower(x, y, batch):
+        return jnp.mean(batch * (y - x) ** 2) / 2
+
+    rows = jnp.zeros(64).at[0].set(64.0)
+    problem = bl.Problem(lower, lower, [bl.Task(rows, rows, y=jnp.zeros(()))], lower_batch=8, upper_batch=8)
+    known = (curvature.Lower(jnp.array([8.0]), jnp.ones(1), jnp.array([8.0])),)
+    flat = (jnp.arange(1, 9)[None],)  # a batch without the row that bends
+    follow = jax.jit(lambda known: curvature.follow_lower(problem, jnp.zeros(()), (jnp.zeros(1),), flat, known))
+    for _ in range(300):
+        known = follow(known)
+    assert 8 / 4 * 0.9 < known[0].value[0] < 8 / 4

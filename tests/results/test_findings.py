@@ -1,0 +1,59 @@
+"""Each finding is reported on a run made to show it, and on no healthy run."""
+
+import jax.numpy as jnp
+import pytest
+
+import bilevel as bl
+from bilevel.hypergradients import ConjugateGradient, Exact, Tracked
+from bilevel.results.findings import findings
+from bilevel.weightings import Exponentiated, SimplexAscent
+
+BALL = bl.problems.enclosing_ball()
+
+
+def run(known, solver, steps=1500, seed=0):
+    return bl.solve(known.problem, solver, known.x, steps=steps, seed=seed, progress=False)
+
+
+def test_cycling_weights():
+    """A rate of the weights far above what the lag of y allows: a limit cycle."""
+    result = run(BALL, bl.MORBiT(0.1, 0.4, Exact(), SimplexAscent(0.5)))
+    assert any("cycle" in sentence and "smaller lr" in sentence for sentence in findings(result))
+
+
+def test_collapsed_weights():
+    """Multiplicative weights that have fallen far take long to come back: meanwhile the other task gets worse."""
+    known = bl.problems.opposed_slopes()
+    result = run(known, bl.MORBiT(1e-3, 0.4, Exact(), Exponentiated(lr=10.0)), steps=600)
+    assert any("collapsed on task 'task 1' while 'task 0'" in s and "floor" in s for s in findings(result))
+
+
+def test_all_weight_on_the_worst_task_is_no_collapse():
+    known = bl.problems.opposed_slopes()
+    result = run(known, bl.MORBiT(1e-6, 0.4, Exact(), Exponentiated(lr=10.0)), steps=600)
+    assert result.weights.max() > 0.99
+    assert not any("collapsed" in sentence for sentence in findings(result))
+
+
+def test_lagging_lower_level():
+    result = run(BALL, bl.MORBiT(0.05, 1e-4, Exact(), SimplexAscent(0.01)), steps=500)
+    assert any("lags" in sentence and "lower_lr" in sentence for sentence in findings(result))
+
+
+def test_noisy_end(padded_ball):
+    known = padded_ball(ball=bl.problems.noisy_ball(seed=1))
+    result = run(known, bl.MORBiT(0.2, 0.4, Tracked(0.4), SimplexAscent(0.02)), seed=1)
+    assert result.last.worst > 1.1 * result.average.worst
+    assert any("take result.average" in sentence for sentence in findings(result))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_healthy_runs_have_none(seed):
+    problem = bl.problems.random_quadratics(seed)
+    result = bl.solve(problem, bl.MORBiT(), jnp.zeros(5), steps=2000, seed=seed, progress=False)
+    assert findings(result) == []
+
+
+def test_they_are_part_of_the_summary():
+    result = run(BALL, bl.MORBiT(0.1, 0.4, ConjugateGradient(), SimplexAscent(0.5)))
+    assert "cycle" in result.summary()

@@ -1,0 +1,115 @@
+"""Tandem: its equations by hand, its units, and where its rates lead without being given any."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import bilevel as bl
+from bilevel.hypergradients import Tracked
+from bilevel.hypergradients.exact import Solved
+from bilevel.oracles.upper import Upper
+from bilevel.problem.initial_point import task_of
+from bilevel.rates import sizes
+from bilevel.weightings import SimplexAscent
+
+
+@pytest.mark.parametrize("weights", [[0.3, 0.7, 0.0], [1.0, 0.0, 0.0]])
+def test_one_gradient_has_the_direction_and_the_residuals(weights):
+    problem, x = bl.problems.random_quadratics(0, tasks=3, x_size=2, y_size=3), jnp.ones(2)
+    y, v = (jax.random.normal(jax.random.key(k), (3, 3)) for k in (1, 2))
+    upper, samples = Upper(Tracked(lr=0.1)), problem.draw_upper(jax.random.key(3))
+    seen, residuals = upper.both(problem, x, (y,), jnp.array(weights), (Solved(v),), samples)
+    apart = upper.held(problem, x, (y,), jnp.array(weights), (Solved(v),), samples)
+    after = upper.prepare(problem, x, (y,), (Solved(v),), samples)
+    np.testing.assert_allclose(seen.direction, apart.direction, atol=1e-12)
+    np.testing.assert_allclose(seen.losses, apart.losses)
+    np.testing.assert_allclose(v + 0.1 * residuals[0], after[0].v, atol=1e-12)  # also of tasks without weight
+
+
+def test_a_step_is_what_the_equations_say():
+    known = bl.problems.opposed_slopes()
+    alpha, beta, gamma = 0.1, 0.3, 0.05
+    solver = bl.Tandem(alpha, beta, weighting=SimplexAscent(gamma), upper_rule=optax.sgd)
+    state = solver.init(known.problem, known.x, key=jax.random.key(0), steps=10)
+    a, slope, target = np.array([1.0, 2.0]), np.array([1.0, 2.0]), np.array([2.0, -1.0])
+    x, y, v, weights = 1.5, np.zeros(2), np.zeros(2), np.full(2, 0.5)
+    for k in range(4):
+        state, info = solver.step(known.problem, state, jax.random.key(k))
+        y = y - beta * a * (y - slope * x)
+        direction = weights @ (a * slope * v)  # f_x = 0 and J = -a slope
+        residual = (y - target) - a * v
+        moved = x - alpha * direction
+        v = (1 - min(abs(moved - x) / abs(moved), 0.5)) * v + beta * residual
+        weights = weights + gamma * ((y - target) ** 2 / 2)
+        weights, x = weights - (weights.sum() - 1) / 2, moved
+        np.testing.assert_allclose(info.losses, (y - target) ** 2 / 2)
+        for found, expected in ((state.x, x), (state.y[0], y), (state.hypergradient[0].v, v), (state.weights, weights)):
+            np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_the_unit_of_the_losses_does_not_matter(padded_ball):
+    known = padded_ball()
+    (group,) = known.problem.groups
+
+    def run(factor):
+        tasks = [task_of(known.problem, group, i) for i in range(4)]
+        tasks = [dataclasses.replace(task, upper=None, lower=None) for task in tasks]
+        upper, lower = (lambda x, y, b, f=f: factor * f(x, y, b) for f in (group.upper, group.lower))
+        return bl.solve(bl.Problem(upper, lower, tasks), bl.Tandem(), known.x, steps=100, progress=False)
+
+    one, other = run(1.0), run(1000.0)
+    np.testing.assert_allclose(one.x, other.x, rtol=1e-4)
+    np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [bl.problems.opposed_slopes(), bl.problems.shrinkage(0.0), bl.problems.shrinkage(-1.0)],
+    ids=["crosses much of its size", "starts at zero", "changes its sign"],
+)
+def test_no_rate_is_needed(known):
+    result = bl.solve(known.problem, bl.Tandem(), known.x, steps=2000, progress=False)
+    assert result.worst <= 1.01 * known.value
+    np.testing.assert_allclose(result.x, known.solution, atol=0.02)
+
+
+def test_noisy_batches_end_near_the_solution_without_averaging(run, padded_ball):
+    known = padded_ball(ball=bl.problems.noisy_ball())
+    away = lambda solver: np.linalg.norm(run(solver, known, 2000).x - known.solution)  # noqa: E731
+    assert away(bl.Tandem()) < 0.2
+    assert away(bl.Tandem()) < away(bl.SOBA(0.1, 0.4, weighting=SimplexAscent(0.02)))
+
+
+def test_sizes_of_leaves_that_start_at_zero():
+    x = {"w": jnp.full((2, 2), 3.0), "b": jnp.zeros(4)}
+    first = sizes.first(x)
+    assert first["w"] == 3.0
+    assert first["b"] == pytest.approx(3 / np.sqrt(2))
+    assert sizes.first(jnp.zeros(3)) == 1.0
+    assert sizes.now(first, {"w": jnp.zeros((2, 2)), "b": jnp.full(4, 5.0)}, 4.0) == {"w": 0.75, "b": 5.0}
+
+
+def test_how_far_x_moved():
+    assert sizes.moved(jnp.ones(4), 1.1 * jnp.ones(4)) == pytest.approx(0.1 / 1.1)
+    assert sizes.moved(jnp.ones(4), jnp.zeros(4)) == 0.5
+    assert sizes.moved(jnp.zeros(4), jnp.zeros(4)) == 0.0
+
+
+def test_what_is_recommended():
+    assert isinstance(bl.recommended(bl.problems.noisy_ball().problem), bl.Tandem)
+    assert isinstance(bl.recommended(bl.problems.noisy_ball().problem, steps=100), bl.MORBiT)
+    assert isinstance(bl.recommended(bl.problems.enclosing_ball().problem), bl.MORBiT)
+    with pytest.raises(ValueError, match="steps='many'"):
+        bl.recommended(bl.problems.noisy_ball().problem, "many")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"recommended\(problem=...\) got str"):
+        bl.recommended("letter")  # type: ignore[arg-type]
+
+
+def test_a_rate_for_another_rule_must_be_given():
+    known = bl.problems.opposed_slopes()
+    with pytest.raises(ValueError, match=r"Tandem\(upper_lr=None\) is chosen for optax.adam only"):
+        bl.solve(known.problem, bl.Tandem(upper_rule=optax.sgd), known.x, steps=5, progress=False)
