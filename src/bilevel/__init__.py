@@ -25,7 +25,7 @@ from bilevel.problem.minmax import MinMaxProblem
 from bilevel.problem.multiblock import MultiBlockProblem
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Generator
-from bilevel.problem.stacking import Task
+from bilevel.problem.task import Task
 from bilevel.results.plots import plot
 from bilevel.results.result import Result, load
 from bilevel.results.results import Results

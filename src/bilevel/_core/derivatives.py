@@ -6,25 +6,25 @@ Notation: A = d2g/dy2 (the lower Hessian), J = d2g/dxdy; `lower` is g(x, y, samp
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
-import optax
 from jax.flatten_util import ravel_pytree
 
-from bilevel._core import pytrees
-from bilevel.problem.sources import Sample
+from bilevel._core import linear, pytrees
 
-Lower = Callable[[Any, Any, Sample], jax.Array]
+X = TypeVar("X")
+Y = TypeVar("Y")
+Sample = TypeVar("Sample")
+Lower = Callable[[X, Y, Sample], jax.Array]
 
 
-def hessian_product(lower: Lower, x: Any, y: Any, v: Any, sample: Sample) -> Any:
+def hessian_product(lower: Lower, x: X, y: Y, v: Y, sample: Sample) -> Y:
     """A v, forward over reverse: about the cost of two gradients, and no matrix."""
     return jax.jvp(lambda y: jax.grad(lower, argnums=1)(x, y, sample), (y,), (v,))[1]
 
 
-def response(lower: Lower, x: Any, y: Any, move: Any, sample: Sample) -> Any:
+def response(lower: Lower, x: X, y: Y, move: X, sample: Sample) -> Y:
     """J' u: how the lower gradient answers to a move u of x."""
     return jax.jvp(lambda x: jax.grad(lower, argnums=1)(x, y, sample), (x,), (move,))[1]
 
@@ -36,22 +36,13 @@ class Second(NamedTuple):
     J: Any  # x with a leading axis d_y
 
 
-def second(lower: Lower, x: Any, y: Any, sample: Sample) -> Second:
+def second(lower: Lower, x: X, y: Y, sample: Sample) -> Second:
     """A and J, whole: d_y^2 and d_x d_y numbers."""
     flat, unravel = ravel_pytree(y)
     slope = lambda x, flat: jax.grad(lambda f: lower(x, unravel(f), sample))(flat)  # noqa: E731
     return Second(jax.jacfwd(slope, argnums=1)(x, flat), jax.jacrev(slope)(x, flat))
 
 
-def stretch(lower: Lower, x: Any, y: Any, vector: Any, sample: Sample) -> tuple[jax.Array, Any]:
-    """One power iteration: |A v| / |v| (0 where v is 0) and A v scaled to length 1."""
-    image = hessian_product(lower, x, y, vector, sample)
-    length, before = optax.tree.norm(image), optax.tree.norm(vector)
-    return jnp.where(before > 0, length / jnp.where(before > 0, before, 1), 0), pytrees.unit(image)
-
-
-def largest_curvature(lower: Lower, x: Any, y: Any, sample: Sample, iterations: int = 20) -> tuple[jax.Array, Any]:
+def largest_curvature(lower: Lower, x: X, y: Y, sample: Sample, iterations: int = 20) -> linear.Stretch:
     """The largest curvature of g in y by power iteration, and the direction it lies in."""
-    start = pytrees.generic(y)
-    norm = jnp.zeros((), optax.tree.norm(y).dtype)
-    return jax.lax.fori_loop(0, iterations, lambda _, carry: stretch(lower, x, y, carry[1], sample), (norm, start))
+    return linear.power_iteration(lambda v: hessian_product(lower, x, y, v, sample), pytrees.generic(y), iterations)

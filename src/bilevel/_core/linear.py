@@ -1,29 +1,57 @@
-"""Conjugate gradients on pytrees.
+"""Linear algebra on pytrees, by products alone: power iteration and conjugate gradients.
 
 `jax.scipy.sparse.linalg.cg` fails under two `vmap`s where y has several leaves (it moves them to the device in one
-operation that wants them batched along one axis). Nothing here is differentiated through a solve, so this is short.
+operation that wants them batched along one axis). Nothing here is differentiated through a solve, so that what
+lineax adds (derivatives of solves, many solvers) is not needed, and its import is saved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from bilevel._core import pytrees
 
-def conjugate_gradient(product: Callable[[Any], Any], right: Any, start: Any, iterations: int, tolerance: Any) -> Any:
-    """v with |A v - right| <= tolerance |right|, or after so many products; A symmetric and positive definite."""
+V = TypeVar("V")
+Product = Callable[[V], V]
 
-    def square(v: Any) -> jax.Array:
+
+class Stretch(NamedTuple):
+    """By how much a linear map stretches a vector, and the image, scaled to length 1."""
+
+    value: jax.Array
+    vector: V  # type: ignore[valid-type]
+
+
+def stretch(product: Callable[[V], V], vector: V) -> Stretch:
+    """One power iteration: |A v| / |v| (0 where v is 0) and A v scaled to length 1."""
+    image = product(vector)
+    length, before = optax.tree.norm(image), optax.tree.norm(vector)
+    return Stretch(jnp.where(before > 0, length / jnp.where(before > 0, before, 1), 0), pytrees.unit(image))
+
+
+def power_iteration(product: Callable[[V], V], start: V, iterations: int | jax.Array) -> Stretch:
+    """The largest stretch of a symmetric map, from below, and the direction it lies in."""
+    first = Stretch(jnp.zeros((), optax.tree.norm(start).dtype), start)
+    return jax.lax.fori_loop(0, iterations, lambda _, found: stretch(product, found.vector), first)
+
+
+def conjugate_gradient(
+    product: Callable[[V], V], right: V, start: V, iterations: int, tolerance: float | jax.Array
+) -> V:
+    """v with |A v - right| <= tolerance |right|, or after `iterations` products; A symmetric and positive definite."""
+
+    def square(v: V) -> jax.Array:
         return optax.tree.norm(v, squared=True)
 
-    def move(a: Any, scale: jax.Array, b: Any) -> Any:
+    def move(a: V, scale: jax.Array, b: V) -> V:
         return jax.tree.map(lambda a, b: a + (scale * b).astype(a.dtype), a, b)
 
-    def on(carry: tuple) -> jax.Array:
+    def unfinished(carry: tuple) -> jax.Array:
         *_, rest, count = carry
         return (rest > enough) & (count < iterations)
 
@@ -38,4 +66,4 @@ def conjugate_gradient(product: Callable[[Any], Any], right: Any, start: Any, it
     enough = jnp.square(tolerance) * square(right)
     residual = optax.tree.sub(right, product(start))
     first = (start, residual, residual, square(residual), jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(on, step, first)[0]
+    return jax.lax.while_loop(unfinished, step, first)[0]

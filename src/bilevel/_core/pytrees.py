@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.core import Tracer
 
@@ -98,3 +99,9 @@ def all_finite(tree: Any) -> jax.Array:
 def is_traced(tree: Any) -> bool:
     """Whether any leaf is a tracer, so that its values cannot be looked at."""
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
+
+
+def is_finite(tree: Any) -> bool:
+    """Whether every floating number in a tree of known arrays is finite, found without compiling anything."""
+    floating = (leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact))
+    return all(bool(np.all(np.isfinite(np.asarray(leaf)))) for leaf in floating)

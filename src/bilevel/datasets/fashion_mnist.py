@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bilevel.problem.stacking import Task
+from bilevel.problem.task import Task
 
 CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 VARIABLE = "BILEVEL_DATA"  # of the environment: a folder that holds fashion-mnist/

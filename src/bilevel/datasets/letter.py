@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bilevel.problem.stacking import Task
+from bilevel.problem.task import Task
 
 CLASSES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel.problem.sources import Generator
-from bilevel.problem.stacking import Task
+from bilevel.problem.task import Task
 
 EASY, HARD = (0.1, 1.05), (4.95, 5.0)  # ranges of the amplitude
 REACH = 5.0  # t lies in [-REACH, REACH]

@@ -6,13 +6,13 @@ check_hypergradient  an estimator against the true hypergradient
 adapt                unseen tasks: x frozen, y fitted
 """
 
-from bilevel.diagnostics.adaptation import Adapted, adapt
+from bilevel.diagnostics.adaptation import Adaptation, adapt
 from bilevel.diagnostics.certificate import Certificate, certify
 from bilevel.diagnostics.hypergradient_report import HypergradientReport, check_hypergradient
 from bilevel.diagnostics.problem_report import ProblemReport, check_problem
 
 __all__ = [
-    "Adapted",
+    "Adaptation",
     "Certificate",
     "HypergradientReport",
     "ProblemReport",

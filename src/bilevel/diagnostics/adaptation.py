@@ -5,27 +5,31 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bilevel._core.module import Rate, leaf, part, rate_at
-from bilevel.diagnostics.points import check_is_problem, check_seed
+from bilevel._core import values
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate, rate_at
+from bilevel.diagnostics.points import check_is_problem
 from bilevel.diagnostics.unseen import problem_of
-from bilevel.oracles.upper import Walk, descend
-from bilevel.problem import checks, initial_point
+from bilevel.oracles.lower import Replay, descend, steps_of
+from bilevel.problem import findings, initial_point
+from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
-from bilevel.problem.stacking import Task, TaskStack
+from bilevel.problem.task import Task, TaskStack
 from bilevel.problem.task_names import TaskValues
-from bilevel.rates import curvature, measured
-from bilevel.rules.plateau import Rule
+from bilevel.rates import curvature
+from bilevel.rates.curvature import LowerCurvature
+from bilevel.rules.base import Rule
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Adapted:
+class Adaptation:
     """Tasks fitted to a given x.
 
     Attributes:
@@ -77,7 +81,7 @@ class Fit:
                 f"adapt(lower_rule=...) got {self.rule!r}: it needs a function from a rate to a transformation, such "
                 "as optax.sgd."
             )
-        checks.check_rate("adapt(lower_lr)", self.lr)
+        values.rate("adapt(lower_lr)", self.lr)
         if self.lr is None and self.rule is not optax.sgd:
             raise ValueError("adapt(lower_lr=None) is chosen for optax.sgd only: with another lower_rule, give a rate.")
 
@@ -91,8 +95,8 @@ def adapt(
     lower_rule: Rule = optax.sgd,
     lower_lr: Rate = None,
     seed: int = 0,
-) -> Adapted:
-    """Fits unseen tasks: y_i <- y_i - rate_i grad_y g_i(x, y_i), so many times, with x held fixed.
+) -> Adaptation:
+    """Fits unseen tasks: y_i <- y_i - rate_i grad_y g_i(x, y_i), `steps` times, with x fixed.
 
     The losses are those that all tasks of the problem share, or a task's own, and so are the batches; a task with fewer
     rows than a batch takes all of them in every step, together with the tasks like it.
@@ -116,20 +120,20 @@ def adapt(
     (1.5, 0.125)
     """
     check_is_problem("adapt", problem)
-    checks.check_count("adapt(steps)", steps)
-    check_seed("adapt", seed)
+    values.whole("adapt(steps)", steps)
+    values.whole("seed", seed, least=0, of="adapt")
     fit = Fit(lower_rule, lower_lr)
     fit.check()
     unseen = problem_of(problem, tasks)
     key = jax.random.key(seed)
     x = initial_point.arrays(x, "x")
     y = initial_point.lower_points(unseen, y, jax.random.fold_in(key, 0))
-    checks.check_start(unseen, x, y)
+    findings.raise_first(findings.at_start(unseen, x, y))
 
     y, rate = _run(fit, unseen, x, y, jax.random.fold_in(key, 1), steps)
     validation, test = _evaluate(unseen, x, y)
     by_name = lambda values: dict(zip(unseen.names, np.asarray(values).tolist(), strict=True))  # noqa: E731
-    adapted = Adapted(unseen.by_name(y), by_name(validation), None if test is None else by_name(test), by_name(rate))
+    adapted = Adaptation(unseen.by_name(y), by_name(validation), None if test is None else by_name(test), by_name(rate))
     if not np.all(np.isfinite(validation)):
         name = unseen.names[int(np.argmin(np.isfinite(validation)))]
         warnings.warn(
@@ -140,33 +144,44 @@ def adapt(
     return adapted
 
 
+class _Fitting(NamedTuple):
+    """Where the lower steps are."""
+
+    y: PerTask[Any]
+    optimiser: PerTask[optax.OptState]
+    curvature: PerTask[LowerCurvature] | None
+    rate: PerTask[jax.Array]
+
+
 @jax.jit
-def _run(fit: Fit, problem: Problem, x: Any, y: tuple, key: jax.Array, steps: Any) -> tuple[tuple, jax.Array]:
+def _run(
+    fit: Fit, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: Any
+) -> tuple[PerTask[Any], jax.Array]:
     """y after the steps, and the rates of the last one."""
     first_key, key = jax.random.split(key)
-    known = None if fit.lr is not None else curvature.lower(problem, x, y, first_key)
-    optimisers = tuple(jax.vmap(fit.rule(0.1).init)(yg) for yg in y)
     dtype = optax.tree.norm(x).dtype
 
-    def rate_of(k: Any, known: tuple | None) -> tuple:
-        if known is not None:
-            return measured.lower_rates(known)
-        return tuple(jnp.full(group.size, rate_at(fit.lr, k), dtype) for group in problem.groups)
+    def rate_of(k: Any, known: PerTask[LowerCurvature] | None) -> PerTask[jax.Array]:
+        if known is None:
+            return problem.fill(rate_at(fit.lr, k), dtype)
+        return for_tasks(lambda found: 1 / jnp.where(found.value > 0, found.value, 1), known)
 
-    def one(k: Any, carry: tuple) -> tuple:
-        y, optimisers, known, _ = carry
+    def one(k: Any, at: _Fitting) -> _Fitting:
         drawn = problem.draw_lower(jax.random.fold_in(key, k))
-        samples = tuple(jax.tree.map(lambda s: s[:, None], sample) for sample in drawn)  # one step each
+        known = at.curvature
         if known is not None:
-            known = curvature.follow_lower(problem, x, y, drawn, known)
+            known = curvature.follow_lower(problem, x, at.y, drawn, known)
         rate = rate_of(k, known)
-        walks = tuple(map(Walk, y, optimisers, rate, samples))
-        return *descend(problem, fit.rule, 1, x, walks), known, rate
+        samples = jax.tree.map(lambda s: s[:, None], drawn)  # one step each
+        replay = Replay(steps_of(at.y, at.optimiser, rate, samples), fit.rule, 1)
+        return _Fitting(*descend(problem, x, replay), known, rate)
 
-    y, _, _, rate = jax.lax.fori_loop(0, steps, one, (y, optimisers, known, rate_of(0, known)))
-    return y, problem.join(rate)
+    known = None if fit.lr is not None else curvature.lower(problem, x, y, first_key)
+    start = _Fitting(y, for_tasks(fit.rule(0.1).init, y), known, rate_of(0, known))
+    end = jax.lax.fori_loop(0, steps, one, start)
+    return end.y, problem.join(end.rate)
 
 
 @jax.jit
-def _evaluate(problem: Problem, x: Any, y: tuple) -> tuple[jax.Array, jax.Array | None]:
+def _evaluate(problem: Problem, x: Any, y: PerTask[Any]) -> tuple[jax.Array, jax.Array | None]:
     return problem.validation_losses(x, y), problem.test_losses(x, y)

@@ -9,12 +9,13 @@ import jax
 import numpy as np
 import optax
 
+from bilevel._core import values
 from bilevel.diagnostics.exact import weighted_gradient
 from bilevel.diagnostics.points import read_point
 from bilevel.diagnostics.proximal import proximal_point, residual, upper_curvature
 from bilevel.diagnostics.spectrum import lower_spectra
 from bilevel.diagnostics.text import columns, lower_remarks
-from bilevel.problem.checks import check_count
+from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
 
 
@@ -87,7 +88,7 @@ def certify(problem: Problem, result: Any, rho: float | None = None, *, iteratio
             theorem speaks of.
         rho: of the proximal map, above the weak convexity of F; None = twice the largest curvature of F(., weights) at
             x in absolute value, which is above it. The smaller rho, the farther x_hat and the longer it takes.
-        iterations: at most so many steps towards x_hat.
+        iterations: the most steps towards x_hat.
 
     >>> import bilevel as bl
     >>> known = bl.problems.opposed_slopes()
@@ -98,10 +99,9 @@ def certify(problem: Problem, result: Any, rho: float | None = None, *, iteratio
 
     Reference: Gu, Lu, Ram, Weng, ICLR 2023, Theorem 1 and the measures before it.
     """
-    if rho is not None and (isinstance(rho, (bool, str)) or np.ndim(rho) != 0 or not 0 < rho < np.inf):
-        raise ValueError(f"certify(rho={rho!r}): it needs a positive number, or None = measured.")
-    check_count("certify(iterations)", iterations)
-    x, y, weights = read_point("certify", problem, result)
+    values.positive("rho", rho, of="certify", none="measured")
+    values.whole("certify(iterations)", iterations)
+    x, y, weights, *_ = read_point("certify", problem, result)
     solved, gradient = weighted_gradient(problem, x, y, weights)
     smallest, largest = lower_spectra(problem, x, solved.y)
     curvature = upper_curvature(problem, x, solved.y, weights)
@@ -132,9 +132,9 @@ def certify(problem: Problem, result: Any, rho: float | None = None, *, iteratio
 
 
 @jax.jit
-def _distances(problem: Problem, y: tuple, solved: tuple) -> jax.Array:
+def _distances(problem: Problem, y: PerTask[Any], solved: PerTask[Any]) -> jax.Array:
     """||y_i - y_i*||^2."""
-    return problem.join([jax.vmap(_distance)(*pair) for pair in zip(y, solved, strict=True)])
+    return problem.join(for_tasks(_distance, y, solved))
 
 
 @jax.jit

@@ -10,6 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from bilevel.diagnostics.newton import solve_lower
+from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 
 COORDINATES = 20  # up to so many numbers in x, along each of them; beyond, along so many random directions
@@ -40,7 +41,7 @@ class Differences(NamedTuple):
         return apart <= 1e-3 * size + 100 * rounding
 
 
-def central_differences(problem: Problem, x: Any, y: tuple, gradients: np.ndarray) -> Differences:
+def central_differences(problem: Problem, x: Any, y: PerTask[Any], gradients: np.ndarray) -> Differences:
     """Compares gradients (tasks, numbers in x) with differences between points of X around x.
 
     Where x lies on the border of X, differences are to one side and their error is larger.

@@ -9,17 +9,18 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from bilevel.diagnostics.comparison import Comparison, compare
+from bilevel.diagnostics.estimate_errors import EstimateErrors, errors_of
+from bilevel._core import values
 from bilevel.diagnostics.differences import Differences, central_differences
 from bilevel.diagnostics.exact import task_gradients
 from bilevel.diagnostics.newton import solve_lower
-from bilevel.diagnostics.points import check_estimator, check_is_problem, check_seed
+from bilevel.diagnostics.points import check_estimator, check_is_problem
 from bilevel.diagnostics.sampling import Estimate, moments_of
 from bilevel.diagnostics.spectrum import lower_spectra
 from bilevel.diagnostics.text import columns, lower_remarks
 from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.problem import checks, initial_point
+from bilevel.problem import findings, initial_point
 from bilevel.problem.problem import Problem
 from bilevel.problem.task_names import Names
 
@@ -42,8 +43,8 @@ class HypergradientReport:
 
     names: Names
     hypergradient: Hypergradient
-    tasks: Comparison
-    average: Comparison
+    tasks: EstimateErrors
+    average: EstimateErrors
     differences: Differences
     samples: int
     tolerance: float
@@ -104,7 +105,7 @@ class HypergradientReport:
         return "\n".join([head, *columns(rows), *more, self.verdict])
 
 
-def _numbers(one: Comparison) -> tuple[np.ndarray, ...]:
+def _numbers(one: EstimateErrors) -> tuple[np.ndarray, ...]:
     return one.cosine, one.relative_error, one.bias, one.standard_error, one.variance, one.size
 
 
@@ -147,17 +148,15 @@ def check_hypergradient(
     (False, [1.0, 1.0])
     """
     check_is_problem("check_hypergradient", problem)
-    checks.check_count("check_hypergradient(samples)", samples)
-    if samples < 2:
-        raise ValueError(f"check_hypergradient(samples={samples!r}): it needs 2 or more, for there to be a variance.")
-    if isinstance(tolerance, (bool, str)) or not 0 <= tolerance < np.inf:
-        raise ValueError(f"check_hypergradient(tolerance={tolerance!r}): it needs a number, 0 or more.")
-    checks.check_count("check_hypergradient(lower_steps)", lower_steps)
-    check_seed("check_hypergradient", seed)
+    owner = "check_hypergradient"
+    values.whole("samples", samples, least=2, of=owner)  # for there to be a variance
+    values.number("tolerance", tolerance, least=0, of=owner)
+    values.whole("lower_steps", lower_steps, of=owner)
+    values.whole("seed", seed, least=0, of=owner)
     check_estimator("check_hypergradient", hypergradient)
     x = initial_point.arrays(x, "x")
     y = initial_point.lower_points(problem, y, jax.random.key(seed))
-    checks.check_start(problem, x, y)
+    findings.raise_first(findings.at_start(problem, x, y))
 
     solved = solve_lower(problem, x, y)
     exact = _flat(task_gradients(problem, x, solved.y))
@@ -172,7 +171,7 @@ def check_hypergradient(
         )
     if not settled:
         remarks.append("The estimator had not settled: its mean was still moving.")
-    tasks, average = compare(exact, *map(np.asarray, (moments.mean, moments.variance, moments.error)))
+    tasks, average = errors_of(exact, *map(np.asarray, (moments.mean, moments.variance, moments.error)))
     return HypergradientReport(
         problem.names, hypergradient, tasks, average, differences, samples, tolerance, tuple(remarks)
     )

@@ -20,6 +20,7 @@ from jax.flatten_util import ravel_pytree
 
 from bilevel._core.derivatives import hessian_product
 from bilevel.problem.group import TaskView
+from bilevel.problem.per_task import PerTask, fields_of
 from bilevel.problem.problem import Problem
 
 NEWTON_STEPS = 100
@@ -28,10 +29,10 @@ DENSE = 512  # numbers in y up to which A is built: all its columns share what g
 SUFFICIENT = 1e-4  # the part of the promised decrease that a step must bring
 
 
-class Solved(NamedTuple):
+class LowerSolution(NamedTuple):
     """The lower level at x, solved; arrays are in the order of the tasks."""
 
-    y: tuple  # y_i*(x), stacked, per group
+    y: PerTask[Any]  # y_i*(x)
     losses: jax.Array  # l_i(x) = f_i(x, y_i*(x)), on all validation data
     errors: jax.Array  # about |y_i - y_i*|: the last Newton step
     converged: jax.Array
@@ -58,12 +59,10 @@ class Place(NamedTuple):
 
 
 @jax.jit
-def solve_lower(problem: Problem, x: Any, y: tuple) -> Solved:
+def solve_lower(problem: Problem, x: Any, y: PerTask[Any]) -> LowerSolution:
     """Solves every lower problem from y."""
-    ends = [group.each(lambda task, y: newton(task, x, y), yg) for group, yg in zip(problem.groups, y, strict=True)]
-    solved = tuple(end.y for end in ends)
-    errors, converged = problem.join([(end.error, end.converged) for end in ends])
-    return Solved(solved, problem.validation_losses(x, solved), errors, converged)
+    solved, error, converged = fields_of(problem.each(lambda task, y: newton(task, x, y), y))
+    return LowerSolution(solved, problem.validation_losses(x, solved), problem.join(error), problem.join(converged))
 
 
 def tolerance(dtype: Any) -> float:

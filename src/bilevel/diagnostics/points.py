@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
-from bilevel.problem import checks, initial_point
+from bilevel.oracles.upper import Point
+from bilevel.problem import findings, initial_point
+from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.problem.task_names import TaskValues
 
@@ -21,8 +23,8 @@ def check_is_problem(caller: str, problem: Any) -> None:
         raise TypeError(f"{caller}(problem=...) got {type(problem).__name__}: it needs a bl.Problem.")
 
 
-def read_point(caller: str, problem: Any, result: Any) -> tuple[Any, tuple, jax.Array]:
-    """x, y stacked per group, and weights of a result, an iterate or a solver's state."""
+def read_point(caller: str, problem: Any, result: Any) -> Point:
+    """x, y and the weights of a result, an iterate or a solver's state."""
     check_is_problem(caller, problem)
     if isinstance(result, type) or not all(hasattr(result, name) for name in ("x", "y", "weights")):
         raise TypeError(
@@ -39,19 +41,19 @@ def read_point(caller: str, problem: Any, result: Any) -> tuple[Any, tuple, jax.
             if group.y is not None and pytrees.signature(yg)[1:] != pytrees.signature(group.y)[1:]:
                 name = problem.names[int(group.ids[0])]
                 raise ValueError(f"its y of task {name!r} is {_one(yg)}, the problem's {_one(group.y)}.")
-        checks.check_start(problem, x, y)
+        findings.raise_first(findings.at_start(problem, x, y))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{caller}(result=...) does not fit this problem: {error}") from error
-    return x, y, weights
+    return Point(x, y, weights, PerTask(((),) * len(y)))
 
 
-def _stacked(problem: Problem, y: Any) -> tuple:
-    if isinstance(y, tuple):
+def _stacked(problem: Problem, y: Any) -> PerTask[Any]:
+    if isinstance(y, PerTask):
         return y
     if isinstance(y, TaskValues) and list(y.names) == list(problem.names):
         places = [[np.asarray(ids).tolist() for ids in groups] for groups in (y.ids, (g.ids for g in problem.groups))]
         if places[0] == places[1]:
-            return jax.tree.map(jnp.asarray, tuple(y.stacked))
+            return PerTask(jax.tree.map(jnp.asarray, tuple(y.stacked)))
     if not isinstance(y, Mapping):
         raise TypeError(f"its y is {type(y).__name__}, not a mapping from task name to y.")
     if not set(y) & set(problem.names):
@@ -63,12 +65,6 @@ def _one(y: Any) -> str:
     return pytrees.describe(jax.eval_shape(lambda y: pytrees.index(y, 0), y))
 
 
-def check_seed(caller: str, seed: Any) -> None:
-    """Raises unless it is a whole number, 0 or more."""
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise ValueError(f"{caller}(seed={seed!r}): it needs a whole number, 0 or more.")
-
-
 def check_estimator(caller: str, hypergradient: Any) -> None:
     """Raises unless it is an estimator whose arguments make sense."""
     if isinstance(hypergradient, type) or not hasattr(hypergradient, "surrogate"):
@@ -77,3 +73,10 @@ def check_estimator(caller: str, hypergradient: Any) -> None:
             "bl.hypergradients.Exact()."
         )
     hypergradient.check()
+
+
+def check_seed(caller, seed):  # SHIM
+    """Shim."""
+    from bilevel._core import values
+
+    values.whole("seed", seed, least=0, of=caller)

@@ -9,12 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from bilevel.diagnostics import faults
-from bilevel.diagnostics.faults import Finding
 from bilevel.diagnostics.points import check_is_problem
 from bilevel.diagnostics.spectrum import is_strongly_convex, lower_spectra
 from bilevel.diagnostics.text import columns
-from bilevel.problem import initial_point
+from bilevel.problem import findings, initial_point
+from bilevel.problem.findings import Finding
 from bilevel.problem.problem import Problem
 from bilevel.problem.task_names import Names
 
@@ -90,10 +89,10 @@ def check_problem(problem: Problem, x: Any, y: Any = None) -> ProblemReport:
         y = initial_point.lower_points(problem, y, jax.random.key(0))
     except (ValueError, TypeError) as error:
         return ProblemReport((Finding(str(error)),), problem.names, unknown, unknown)
-    found = list(faults.in_values(problem, x, y))
+    found = list(findings.in_values(problem, x, y))
     explained = {finding.task for finding in found}  # None where x itself is to blame
-    found += faults.in_constraint(problem, x)
-    for finding in faults.in_losses(problem, x, y):
+    found += findings.in_constraint("constraint", problem.constraint, "x", x)
+    for finding in (*findings.in_losses(problem, x, y), *findings.in_batches(problem, x, y)):
         because = finding.task is not None and (finding.task in explained or None in explained)
         if not (because and finding.blocks):
             found.append(finding)

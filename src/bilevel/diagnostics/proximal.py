@@ -11,6 +11,7 @@ import optax
 from bilevel._core import pytrees
 from bilevel.diagnostics.exact import weighted_gradient
 from bilevel.diagnostics.newton import tolerance
+from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 
 POWER_ITERATIONS = 10
@@ -33,7 +34,7 @@ class Moved(NamedTuple):
     size: jax.Array
 
 
-def upper_curvature(problem: Problem, x: Any, y: tuple, weights: jax.Array) -> float:
+def upper_curvature(problem: Problem, x: Any, y: PerTask[Any], weights: jax.Array) -> float:
     """The largest curvature of F(., weights) at x, in absolute value; 0 where F is linear.
 
     By power iteration on central differences of the true gradient, between points of X.
@@ -52,7 +53,7 @@ def upper_curvature(problem: Problem, x: Any, y: tuple, weights: jax.Array) -> f
 
 
 def proximal_point(
-    problem: Problem, x: Any, y: tuple, weights: jax.Array, slope: Any, rho: float, curvature: float, iterations: int
+    problem: Problem, x: Any, y: PerTask[Any], weights: jax.Array, slope: Any, rho: float, curvature: float, iterations: int
 ) -> Proximal:
     """Projected gradient steps from x, whose rate is halved wherever the objective bends more than it allows.
 

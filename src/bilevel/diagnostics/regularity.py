@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bilevel._core import pytrees
+from bilevel._core import linear, pytrees
 from bilevel._core.derivatives import hessian_product, response
-from bilevel.oracles import upper
+from bilevel.oracles.lower import lower_gradients
 from bilevel.problem.group import TaskView
+from bilevel.problem.per_task import PerTask, for_groups, for_tasks
 from bilevel.problem.problem import Problem
 
 ITERATIONS = 30  # of power iteration
@@ -23,9 +24,9 @@ class Pair(NamedTuple):
     """A point, and where from there only x, or only y, has moved."""
 
     x: Any
-    y: tuple
+    y: PerTask[Any]
     x_moved: Any
-    y_moved: tuple
+    y_moved: PerTask[Any]
 
 
 class Smoothness(NamedTuple):
@@ -41,7 +42,7 @@ class Smoothness(NamedTuple):
     hessian_in_x: Any
 
 
-def draw_pair(problem: Problem, x: Any, y: tuple, radius: float, generator: np.random.Generator) -> Pair:
+def draw_pair(problem: Problem, x: Any, y: PerTask[Any], radius: float, generator: np.random.Generator) -> Pair:
     """A random point within a radius of (x, y), x inside X, and random moves from it as far again."""
 
     def near(stacked: Any) -> Any:
@@ -56,8 +57,8 @@ def draw_pair(problem: Problem, x: Any, y: tuple, radius: float, generator: np.r
         moved = pytrees.index(near(pytrees.stack([x])), 0)
         return optax.tree.cast_like(problem.constraint.project(moved), x)
 
-    start_x, start_y = near_x(x), tuple(near(yg) for yg in y)
-    return Pair(start_x, start_y, near_x(start_x), tuple(near(yg) for yg in start_y))
+    start_x, start_y = near_x(x), for_groups(near, y)
+    return Pair(start_x, start_y, near_x(start_x), for_groups(near, start_y))
 
 
 @jax.jit
@@ -86,35 +87,28 @@ def smoothness(problem: Problem, pair: Pair) -> Smoothness:
             hessian_in_x=change(A, y, (x_moved, y), in_x),
         )
 
-    rows = zip(problem.groups, pair.y, pair.y_moved, strict=True)
-    return problem.join([group.each(one, y, moved) for group, y, moved in rows])
+    return problem.join(problem.each(one, pair.y, pair.y_moved))
 
 
 def _norm(product: Callable, like: Any) -> jax.Array:
     """The largest |product(v)| / |v| of a linear map, by power iteration on its square."""
     transpose = jax.linear_transpose(product, like)
 
-    def improve(_: Any, carry: tuple) -> tuple:
-        vector, _ = carry
-        image = product(vector)
-        return pytrees.unit(transpose(image)[0]), optax.tree.norm(image)
-
-    start = pytrees.generic(like)
-    return jax.lax.fori_loop(0, ITERATIONS, improve, (start, optax.tree.norm(start)))[1]
+    squared = linear.power_iteration(lambda v: transpose(product(v))[0], pytrees.generic(like), ITERATIONS)
+    return optax.tree.norm(product(squared.vector))
 
 
 @jax.jit
-def lower_noise(problem: Problem, x: Any, y: tuple, key: jax.Array, samples: jax.Array) -> jax.Array:
+def lower_noise(problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, samples: jax.Array) -> jax.Array:
     """E |h_i - grad_y g_i|^2 / (1 + |grad_y g_i|^2) per task, over a solver's batches; one key for each sample."""
-    exact = upper.lower_gradients(problem, x, y, (None,) * len(problem.groups))
+    exact = lower_gradients(problem, x, y, None)
 
-    def square(a: tuple) -> jax.Array:
-        return problem.join([jax.vmap(lambda g: optax.tree.norm(g, squared=True))(group) for group in a])
+    def square(a: PerTask[Any]) -> jax.Array:
+        return problem.join(for_tasks(lambda g: optax.tree.norm(g, squared=True), a))
 
     def add(total: jax.Array, number: jax.Array) -> tuple:
         drawn = problem.draw_lower(jax.random.fold_in(key, number))
-        seen = upper.lower_gradients(problem, x, y, drawn)
-        return total + square(tuple(jax.tree.map(jnp.subtract, a, b) for a, b in zip(seen, exact, strict=True))), None
+        return total + square(optax.tree.sub(lower_gradients(problem, x, y, drawn), exact)), None
 
     size = square(exact)
     total, _ = jax.lax.scan(add, jnp.zeros_like(size), samples)

@@ -11,9 +11,13 @@ from jax.flatten_util import ravel_pytree
 
 from bilevel._core.module import part
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles.upper import Upper, Walk, draw_steps, first_of
+from bilevel.oracles.lower import Replay, draw_steps, first_of, steps_of
+from bilevel.oracles.upper import Point, Upper
+from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
-from bilevel.rates import curvature, measured
+from bilevel.problem.sources import Sample
+from bilevel.rates import curvature
+from bilevel.rates.curvature import LowerCurvature
 
 LONGEST = 20_000  # steps that an estimator gets to settle
 
@@ -61,13 +65,13 @@ class Chain(NamedTuple):
     """An estimator on its way: what it carries, and the moments of what it said."""
 
     step: jax.Array
-    state: tuple
-    lower: tuple[curvature.Lower, ...] | None  # curvatures, where the estimator borrows them
+    state: PerTask[Any]
+    lower: PerTask[LowerCurvature] | None  # curvatures, where the estimator borrows them
     moments: Moments
 
 
-def moments_of(estimate: Estimate, problem: Problem, x: Any, y: tuple, samples: int, seed: int) -> tuple[Moments, bool]:
-    """Moments over so many samples at (x, y), once the estimator has settled there, and whether it has.
+def moments_of(estimate: Estimate, problem: Problem, x: Any, y: PerTask[Any], samples: int, seed: int) -> tuple[Moments, bool]:
+    """Moments over `samples` samples at (x, y), once the estimator has settled there, and whether it has.
 
     An estimator with a state is run in stretches of doubling length until the mean over one is that over the last.
     """
@@ -85,11 +89,12 @@ def moments_of(estimate: Estimate, problem: Problem, x: Any, y: tuple, samples: 
 
 
 @jax.jit
-def _begin(estimate: Estimate, problem: Problem, x: Any, y: tuple, key: jax.Array) -> Chain:
+def _begin(estimate: Estimate, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array) -> Chain:
     keys = jax.random.split(key)
     known = curvature.lower(problem, x, y, keys[0]) if estimate.borrows else None
-    state = _upper(estimate, y, known, None).init(problem, x, y, problem.draw_upper(keys[1]))
     flat, _ = ravel_pytree(x)
+    point = _point(problem, x, y, PerTask(((),) * len(y)), known, flat.dtype)
+    state = _upper(estimate, problem, y, known, None).init(point, problem.draw_upper(keys[1]))
     rows = jnp.zeros((problem.size + 1, flat.size), flat.dtype)
     numbers = rows[:, 0]
     zero = jnp.zeros((), jnp.int32)
@@ -97,8 +102,10 @@ def _begin(estimate: Estimate, problem: Problem, x: Any, y: tuple, key: jax.Arra
 
 
 @jax.jit
-def _run(estimate: Estimate, problem: Problem, x: Any, y: tuple, chain: Chain, key: jax.Array, steps: Any) -> Chain:
-    """So many estimates more; the moments are of these alone."""
+def _run(
+    estimate: Estimate, problem: Problem, x: Any, y: PerTask[Any], chain: Chain, key: jax.Array, steps: Any
+) -> Chain:
+    """More estimates; the moments are of these alone."""
 
     def one(_: Any, chain: Chain) -> Chain:
         lower_key, upper_key = jax.random.split(jax.random.fold_in(key, 2 + chain.step))
@@ -106,24 +113,38 @@ def _run(estimate: Estimate, problem: Problem, x: Any, y: tuple, chain: Chain, k
         if known is not None:
             drawn = draw_steps(problem, lower_key, estimate.lower_steps)
             known = curvature.follow_lower(problem, x, y, first_of(drawn), known)
-        upper = _upper(estimate, y, known, drawn)
-        seen = upper.directions(problem, x, y, chain.state, problem.draw_upper(upper_key), chain.moments.mean.dtype)
+        upper = _upper(estimate, problem, y, known, drawn)
+        point = _point(problem, x, y, chain.state, known, chain.moments.mean.dtype)
+        seen = upper.directions(point, problem.draw_upper(upper_key))
         each = jax.vmap(lambda d: ravel_pytree(d)[0])(seen.direction)
         rows = jnp.concatenate([each, jnp.mean(each, axis=0, keepdims=True)])
-        return Chain(chain.step + 1, seen.state, known, _add(chain.moments, rows))
+        return Chain(chain.step + 1, seen.v, known, _add(chain.moments, rows))
 
     chain = chain._replace(moments=jax.tree.map(jnp.zeros_like, chain.moments))
     return jax.lax.fori_loop(0, steps, one, chain)
 
 
-def _upper(estimate: Estimate, y: tuple, known: tuple | None, drawn: tuple | None) -> Upper:
-    """The estimator with what a solver lends to it: curvatures, and lower steps from y."""
-    curvatures = None if known is None else tuple(group.value for group in known)
-    walks = None
+def _point(
+    problem: Problem, x: Any, y: PerTask[Any], v: PerTask[Any], known: PerTask[LowerCurvature] | None, dtype: Any
+) -> Point:
+    curvatures = None if known is None else PerTask(tuple(group.value for group in known))
+    return Point(x, y, jnp.full(problem.size, 1 / problem.size, dtype), v, curvatures)
+
+
+def _upper(
+    estimate: Estimate,
+    problem: Problem,
+    y: PerTask[Any],
+    known: PerTask[LowerCurvature] | None,
+    drawn: PerTask[Sample] | None,
+) -> Upper:
+    """The estimator with the lower steps from y that a solver lends to it."""
+    replay = None
     if estimate.hypergradient.needs_replay and known is not None and drawn is not None:
-        optimisers = tuple(jax.vmap(optax.sgd(0.1).init)(yg) for yg in y)
-        walks = tuple(map(Walk, y, optimisers, measured.lower_rates(known), drawn))
-    return Upper(estimate.hypergradient, curvatures, walks, optax.sgd, estimate.lower_steps)
+        rates = for_tasks(lambda found: 1 / jnp.where(found.value > 0, found.value, 1), known)
+        steps = steps_of(y, for_tasks(optax.sgd(0.1).init, y), rates, drawn)
+        replay = Replay(steps, optax.sgd, estimate.lower_steps)
+    return Upper(problem, estimate.hypergradient, replay)
 
 
 def _add(known: Moments, rows: jax.Array) -> Moments:

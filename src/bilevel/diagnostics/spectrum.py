@@ -12,14 +12,15 @@ from jax.flatten_util import ravel_pytree
 
 from bilevel._core.derivatives import hessian_product
 from bilevel.problem.group import TaskView
+from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 
-DENSE = 128  # up to so many numbers in y, all eigenvalues are computed
+DENSE = 128  # numbers in y up to which all eigenvalues are computed
 ITERATIONS = 60
 
 
 @jax.jit
-def lower_spectra(problem: Problem, x: Any, y: tuple) -> tuple[jax.Array, jax.Array]:
+def lower_spectra(problem: Problem, x: Any, y: PerTask[Any]) -> tuple[jax.Array, jax.Array]:
     """Smallest and largest eigenvalue of A_i = d2g_i/dy2, in the order of the tasks.
 
     Exactly where y has at most `DENSE` numbers. Otherwise by Rayleigh quotients, which come from inside: the smallest
@@ -37,7 +38,7 @@ def lower_spectra(problem: Problem, x: Any, y: tuple) -> tuple[jax.Array, jax.Ar
             return values[0], values[-1]
         return extremes(product, flat)
 
-    return problem.join([group.each(one, yg) for group, yg in zip(problem.groups, y, strict=True)])
+    return problem.join(problem.each(one, y))
 
 
 def extremes(product: Callable, like: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.diagnostics.newton import Solved
+from bilevel.diagnostics.newton import LowerSolution
 from bilevel.diagnostics.spectrum import is_strongly_convex
 from bilevel.problem.problem import Problem
 
@@ -28,7 +28,7 @@ def one_of(problem: Problem, tasks: Any) -> str:
     return f"task {problem.names[int(tasks[0])]!r}" + (f" (and of {more} more)" if more else "")
 
 
-def lower_remarks(problem: Problem, solved: Solved, smallest: Any, largest: Any) -> list[str]:
+def lower_remarks(problem: Problem, solved: LowerSolution, smallest: Any, largest: Any) -> list[str]:
     """What is to be said of lower problems that were not solved, or have no one solution."""
     remarks = []
     lost = np.flatnonzero(~np.asarray(solved.converged))

@@ -8,18 +8,13 @@ from typing import Any
 import numpy as np
 
 from bilevel.problem.problem import Problem
-from bilevel.problem.sources import Arrays, Generator, Ragged
-from bilevel.problem.stacking import Task, TaskStack
+from bilevel.problem.sources import Source
+from bilevel.problem.task import as_list
 
 
 def problem_of(problem: Problem, tasks: Any) -> Problem:
     """The unseen tasks, with the problem's functions, constraint and batches."""
-    tasks = [tasks] if isinstance(tasks, (Task, TaskStack)) else tasks
-    if not hasattr(tasks, "__iter__"):
-        raise TypeError(f"adapt(tasks=...) got {type(tasks).__name__}: it needs a sequence of bl.Task.")
-    tasks = list(tasks)
-    if not tasks:
-        raise ValueError("adapt(tasks=...) got no tasks: it needs at least one.")
+    tasks = as_list("adapt", tasks)
     first, functions = problem.groups[0], {}
     for level in ("upper", "lower"):
         functions[level] = getattr(first, level)
@@ -30,19 +25,15 @@ def problem_of(problem: Problem, tasks: Any) -> Problem:
                 f"Task({level}=...)."
             )
     unseen = Problem(**functions, tasks=tasks, constraint=problem.constraint, lower_batch=1, upper_batch=1)
-    groups = tuple(
-        dataclasses.replace(group, lower_batch=_batch(group.train, first.lower_batch)) for group in unseen.groups
-    )
-    return Problem.tree_unflatten(unseen.names, (groups, unseen.constraint, unseen.place))
+    groups = [dataclasses.replace(g, lower_batch=_batch(g.train, first.lower_batch)) for g in unseen.groups]
+    return unseen.replace(groups=tuple(groups))
 
 
-def _batch(source: Any, wanted: int | None) -> int | None:
+def _batch(source: Source, wanted: int | None) -> int | None:
     """The problem's batch, or all the data where a task has less."""
-    if isinstance(source, Generator) and wanted is None:
+    if wanted is None and not source.finite:
         raise ValueError(
-            "adapt(tasks=...) has a Generator, which has no end, and the problem was given no lower_batch: give it one."
+            "adapt(tasks=...) has a Generator, which is infinite, and the problem was given no lower_batch: give it one."
         )
-    rows = (
-        source.rows if isinstance(source, Arrays) else int(np.min(source.size)) if isinstance(source, Ragged) else None
-    )
-    return None if wanted is None or (rows is not None and rows < wanted) else wanted
+    enough = not source.finite or wanted is None or int(np.min(source.sizes())) >= wanted
+    return wanted if enough else None

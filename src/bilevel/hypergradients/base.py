@@ -1,71 +1,58 @@
-"""The protocol of estimators, and the implicit surrogate that most of them share."""
+"""What an estimator is, and the implicit surrogate that most of them share."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import abc
+from typing import Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 
 from bilevel.problem.group import TaskView, UpperSample
 
-State = Any
+V = TypeVar("V")
 
 
-class Hypergradient(Protocol):
-    """Estimates grad l_i(x) for one task at a time."""
+class Hypergradient(abc.ABC):
+    """Estimates grad l_i(x) for one task at a time: inside `vmap`, and knowing nothing of other tasks.
 
-    @property
-    def needs_curvature(self) -> bool:
-        """Whether it asks for `task.curvature`."""
-        ...
+    To write one, make a part (`bl.part`) that inherits this and has a `surrogate`; where something is carried from step
+    to step (a warm start, a tracked v), also `init` and `prepare`. `bl.testing.check_hypergradient` puts it through
+    what ours must fulfil.
+    """
 
-    @property
-    def needs_replay(self) -> bool:
-        """Whether it asks for `task.replay`."""
-        ...
+    needs_curvature: bool = False  # whether it asks for `task.curvature`
+    needs_replay: bool = False  # whether it asks for `task.replay`
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027  (most have nothing to refuse)
         """Raises where an argument makes no sense."""
-        ...
 
-    def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> State:
-        """What is carried from step to step."""
-        ...
-
-    def prepare(self, task: TaskView, x: Any, y: Any, state: State, sample: UpperSample) -> State:
-        """Moves what is carried; no gradient flows through this."""
-        ...
-
-    def surrogate(self, task: TaskView, x: Any, y: Any, state: State, sample: UpperSample) -> jax.Array:
-        """A scalar of value f_i(x, y) whose gradient in x is the estimate; `state` is what `prepare` returned."""
-        ...
-
-
-class Stateless:
-    """What estimators without arguments and state inherit."""
-
-    needs_curvature = False
-    needs_replay = False
-
-    def check(self) -> None:
-        """Nothing can be wrong."""
-
-    def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> State:
-        """Nothing is carried."""
+    def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> Any:
+        """What is carried from step to step; for most, nothing."""
         return ()
 
-    def prepare(self, task: TaskView, x: Any, y: Any, state: State, sample: UpperSample) -> State:
-        """Nothing moves."""
+    def prepare(self, task: TaskView, x: Any, y: Any, state: Any, sample: UpperSample) -> Any:
+        """Moves what is carried; no gradient flows through this."""
         return state
 
+    @abc.abstractmethod
+    def surrogate(self, task: TaskView, x: Any, y: Any, state: Any, sample: UpperSample) -> jax.Array:
+        """A scalar whose gradient in x is the estimate, with what `prepare` returned.
 
-class Implicit:
-    """What estimators of v ~ A^-1 f_y inherit; their state is, or has, `v`."""
+        Its value is f_i(x, y), which drives the weights; `Penalty` alone has another one, the penalised loss.
+        """
 
-    needs_curvature = False
-    needs_replay = False
 
-    def surrogate(self, task: TaskView, x: Any, y: Any, state: State, sample: UpperSample) -> jax.Array:
+class LinearSolution(NamedTuple):
+    """v ~ A^-1 f_y."""
+
+    v: Any
+
+
+class Implicit(Hypergradient):
+    """What estimators of v ~ A^-1 f_y inherit; their state has a field `v`."""
+
+    def surrogate(self, task: TaskView, x: Any, y: Any, state: Any, sample: UpperSample) -> jax.Array:
         """f(x, y) - <grad_y g(x, y), v>, with the value of its second term taken out again."""
         return implicit(task, x, y, state.v, sample)
 
@@ -82,13 +69,16 @@ def upper_gradient(task: TaskView, x: Any, y: Any, sample: UpperSample) -> Any:
     return jax.grad(task.upper, argnums=1)(x, y, sample.upper)
 
 
-def check_rate(name: str, lr: Any) -> None:
-    """Raises unless a fixed scale is a positive number."""
-    if lr is not None and (isinstance(lr, str) or not 0 < lr < float("inf")):
-        raise ValueError(f"{name}={lr!r}: it needs a positive number, or None = chosen and kept up to date.")
+def step_towards(v: V, residual: V, lr: jax.Array | float, keep: jax.Array | float = 1.0) -> V:
+    """v <- keep v + lr (f_y - A v): one step on the linear system A v = f_y, whose residual is given."""
+    return jax.tree.map(lambda v, r: (keep * v + lr * r).astype(v.dtype), v, residual)
 
 
-def check_count(name: str, count: Any) -> None:
-    """Raises unless a count is a whole number, 1 or more."""
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"{name}={count!r}: it needs a whole number, 1 or more.")
+def zeros_like(y: V) -> V:
+    """Zero, shaped as y: where v starts."""
+    return jax.tree.map(jnp.zeros_like, y)
+
+
+def rate_from(curvature: jax.Array) -> jax.Array:
+    """1 / L; 1 where the curvature is not positive."""
+    return 1 / jnp.where(curvature > 0, curvature, 1)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from bilevel._core.derivatives import hessian_product
+from bilevel._core import values
 from bilevel._core.linear import conjugate_gradient
 from bilevel._core.module import leaf, part
-from bilevel.hypergradients.base import Implicit, check_count, upper_gradient
-from bilevel.hypergradients.exact import Solved
+from bilevel.hypergradients.base import Implicit, LinearSolution, upper_gradient, zeros_like
 from bilevel.problem.group import TaskView, UpperSample
 
 
@@ -20,7 +17,7 @@ class ConjugateGradient(Implicit):
     """v ~ A^-1 f_y by conjugate gradients on the step's sample, warm-started.
 
     Args:
-        iterations: at most so many Hessian-vector products (and one for the first residual).
+        iterations: the most Hessian-vector products (and one for the first residual).
         tolerance: stops when the residual has fallen to this part of f_y.
 
     Exact in d_y iterations. With small batches it solves the *batch's* system, whose inverse is on average larger than
@@ -33,14 +30,15 @@ class ConjugateGradient(Implicit):
     tolerance: float = leaf(default=1e-10)
 
     def check(self) -> None:
-        """iterations >= 1."""
-        check_count("ConjugateGradient(iterations)", self.iterations)
+        """iterations >= 1, tolerance >= 0."""
+        values.whole("iterations", self.iterations, of="ConjugateGradient")
+        values.number("tolerance", self.tolerance, least=0, of="ConjugateGradient")
 
-    def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> Solved:
+    def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> LinearSolution:
         """Starts from zero."""
-        return Solved(jax.tree.map(jnp.zeros_like, y))
+        return LinearSolution(zeros_like(y))
 
-    def prepare(self, task: TaskView, x: Any, y: Any, state: Solved, sample: UpperSample) -> Solved:
+    def prepare(self, task: TaskView, x: Any, y: Any, state: LinearSolution, sample: UpperSample) -> LinearSolution:
         """Solves on, from the last solution."""
         v = conjugate_gradient(
             lambda v: hessian_product(task.lower, x, y, v, sample.lower),
@@ -49,4 +47,4 @@ class ConjugateGradient(Implicit):
             self.iterations,
             self.tolerance,
         )
-        return Solved(v)
+        return LinearSolution(v)

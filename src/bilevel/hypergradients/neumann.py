@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bilevel._core import values
 from bilevel._core.derivatives import hessian_product, largest_curvature
 from bilevel._core.module import leaf, part
-from bilevel.hypergradients.base import Implicit, check_count, check_rate, upper_gradient
+from bilevel.hypergradients.base import Implicit, rate_from, upper_gradient, zeros_like
 from bilevel.problem.group import TaskView, UpperSample
 
 
@@ -41,8 +42,8 @@ class Neumann(Implicit):
 
     def check(self) -> None:
         """terms >= 1 and lr > 0."""
-        check_count("Neumann(terms)", self.terms)
-        check_rate("Neumann(lr)", self.lr)
+        values.whole("terms", self.terms, of="Neumann")
+        values.positive("lr", self.lr, of="Neumann", none="chosen and kept up to date")
 
     def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> Series:
         """Measures the curvature once."""
@@ -55,8 +56,8 @@ class Neumann(Implicit):
 
 def start_series(task: TaskView, x: Any, y: Any, sample: UpperSample) -> Series:
     """v = 0 and a measured curvature."""
-    curvature, _ = largest_curvature(task.lower, x, y, sample.lower)
-    return Series(jax.tree.map(jnp.zeros_like, y), curvature)
+    curvature = largest_curvature(task.lower, x, y, sample.lower).value
+    return Series(zeros_like(y), curvature)
 
 
 def sum_series(
@@ -73,7 +74,7 @@ def sum_series(
     right = upper_gradient(task, x, y, sample)
 
     def add(q: Any, v: Any, r: Any, curvature: jax.Array) -> tuple[Any, Any]:
-        scale = 1 / jnp.where(curvature > 0, curvature, 1) if lr is None else lr
+        scale = rate_from(curvature) if lr is None else lr
         return scale, jax.tree.map(lambda v, r: v + (coefficient(q) * scale * r).astype(v.dtype), v, r)
 
     def go_on(q: jax.Array, carry: tuple) -> tuple:
@@ -88,6 +89,5 @@ def sum_series(
 
     # The last term needs no product after it, but its scale, where that is not given, needs one.
     products = terms if lr is None else terms - 1
-    zero = jax.tree.map(jnp.zeros_like, right)
-    v, r, curvature = jax.lax.fori_loop(0, products, go_on, (zero, right, curvature))
+    v, r, curvature = jax.lax.fori_loop(0, products, go_on, (zeros_like(right), right, curvature))
     return Series(v if lr is None else add(terms - 1, v, r, curvature)[1], curvature)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from bilevel._core.derivatives import stretch
-from bilevel._core.module import Rate, leaf, part, rate_at
-from bilevel.hypergradients.base import check_count, check_rate
+from bilevel._core import linear, values
+from bilevel._core.derivatives import hessian_product
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate, rate_at
+from bilevel.hypergradients.base import Hypergradient, rate_from
 from bilevel.problem.group import TaskView, UpperSample
 from bilevel.problem.sources import Sample
 
@@ -25,7 +27,7 @@ class Penalised(NamedTuple):
 
 
 @part
-class Penalty:
+class Penalty(Hypergradient):
     """f_x(x, p) + strength (g_x(x, p) - g_x(x, y)), with p ~ argmin f + strength g and y ~ argmin g.
 
     No second derivative is taken (unless lr is None). The bias is O(1 / strength). The surrogate is the penalised loss
@@ -45,40 +47,29 @@ class Penalty:
     lr: float | None = leaf(default=None)
     steps: int = 1
 
-    needs_curvature = False
-    needs_replay = False
-
     def check(self) -> None:
         """All positive."""
         if not callable(self.strength):
-            check_rate("Penalty(strength)", self.strength)
-        if self.strength is None:
-            raise ValueError("Penalty(strength=None): it needs a positive number, or a function of the step.")
-        check_rate("Penalty(lr)", self.lr)
-        check_count("Penalty(steps)", self.steps)
+            values.positive("strength", self.strength, of="Penalty")
+        values.positive("lr", self.lr, of="Penalty", none="chosen and kept up to date")
+        values.whole("steps", self.steps, of="Penalty")
 
     def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> Penalised:
         """Starts where y is."""
         step = jnp.zeros((), jnp.int32)
         if self.lr is not None:
             return Penalised(y, step, None, None)
-        start = jax.tree.map(jnp.ones_like, y), jnp.zeros((), optax.tree.norm(y).dtype)
-
-        def iterate(_: Any, carry: tuple) -> tuple:
-            value, vector = stretch(self._total(task, step), x, y, carry[0], (sample.upper, sample.lower))
-            return vector, value
-
-        vector, curvature = jax.lax.fori_loop(0, 20, iterate, start)
-        return Penalised(y, step, curvature, vector)
+        found = linear.power_iteration(self._bending(task, x, y, step, sample), jax.tree.map(jnp.ones_like, y), 20)
+        return Penalised(y, step, found.value, found.vector)
 
     def prepare(self, task: TaskView, x: Any, y: Any, state: Penalised, sample: UpperSample) -> Penalised:
         """Gradient steps on f + strength g, on fresh rows of g every time."""
         total = self._total(task, state.step)
         p, step, curvature, vector = state
         if curvature is not None:
-            value, vector = stretch(total, x, p, vector, (sample.upper, sample.lower))
+            value, vector = linear.stretch(self._bending(task, x, p, step, sample), vector)
             curvature = jnp.maximum(0.99 * curvature, value).astype(curvature.dtype)
-            lr = 1 / jnp.where(curvature > 0, curvature, 1)
+            lr = rate_from(curvature)
         else:
             lr = self.lr
 
@@ -96,7 +87,14 @@ class Penalty:
         strength = rate_at(self.strength, state.step - 1)
         return total - (strength * task.lower(x, y, sample.lower)).astype(total.dtype)
 
-    def _total(self, task: TaskView, step: jax.Array) -> Any:
+    def _bending(self, task: TaskView, x: Any, p: Any, step: jax.Array, sample: UpperSample) -> Callable[[Any], Any]:
+        """v -> (f_yy + strength A) v at p."""
+        rows = sample.upper, sample.lower
+        return lambda v: hessian_product(self._total(task, step), x, p, v, rows)
+
+    def _total(self, task: TaskView, step: jax.Array) -> Callable[..., jax.Array]:
+        """f + strength g."""
+
         def total(x: Any, p: Any, rows: tuple[Sample, Sample]) -> jax.Array:
             f = task.upper(x, p, rows[0])
             return f + (rate_at(self.strength, step) * task.lower(x, p, rows[1])).astype(f.dtype)

@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bilevel._core import values
 from bilevel._core.module import leaf, part
-from bilevel.hypergradients.base import Implicit, check_count, check_rate
+from bilevel.hypergradients.base import Implicit
 from bilevel.hypergradients.neumann import Series, start_series, sum_series
 from bilevel.problem.group import TaskView, UpperSample
 
@@ -33,8 +34,8 @@ class RandomNeumann(Implicit):
 
     def check(self) -> None:
         """terms >= 1 and lr > 0."""
-        check_count("RandomNeumann(terms)", self.terms)
-        check_rate("RandomNeumann(lr)", self.lr)
+        values.whole("terms", self.terms, of="RandomNeumann")
+        values.positive("lr", self.lr, of="RandomNeumann", none="chosen and kept up to date")
 
     def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> Series:
         """Measures the curvature once."""

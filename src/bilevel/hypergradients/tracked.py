@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import optax
 
+from bilevel._core import values
 from bilevel._core.derivatives import hessian_product
 from bilevel._core.module import leaf, part
-from bilevel.hypergradients.base import Implicit, check_count, check_rate, upper_gradient
-from bilevel.hypergradients.exact import Solved
+from bilevel.hypergradients.base import (
+    Implicit,
+    LinearSolution,
+    rate_from,
+    step_towards,
+    upper_gradient,
+    zeros_like,
+)
 from bilevel.problem.group import TaskView, UpperSample
 from bilevel.problem.sources import Sample
 
@@ -40,23 +47,23 @@ class Tracked(Implicit):
 
     def check(self) -> None:
         """lr > 0 and steps >= 1."""
-        check_rate("Tracked(lr)", self.lr)
-        check_count("Tracked(steps)", self.steps)
+        values.positive("lr", self.lr, of="Tracked", none="chosen and kept up to date")
+        values.whole("steps", self.steps, of="Tracked")
 
-    def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> Solved:
+    def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> LinearSolution:
         """Starts from zero."""
-        return Solved(jax.tree.map(jnp.zeros_like, y))
+        return LinearSolution(zeros_like(y))
 
-    def prepare(self, task: TaskView, x: Any, y: Any, state: Solved, sample: UpperSample) -> Solved:
+    def prepare(self, task: TaskView, x: Any, y: Any, state: LinearSolution, sample: UpperSample) -> LinearSolution:
         """Steps on the quadratic 1/2 v'Av - f_y'v."""
         right = upper_gradient(task, x, y, sample)
+        lr = rate_from(task.curvature) if self.lr is None else self.lr
 
         def move(v: Any, rows: Sample) -> Any:
-            image = hessian_product(task.lower, x, y, v, rows)
-            lr = 1 / jnp.where(task.curvature > 0, task.curvature, 1) if self.lr is None else self.lr
-            return jax.tree.map(lambda v, a, f: v - (lr * (a - f)).astype(v.dtype), v, image, right)
+            residual = optax.tree.sub(right, hessian_product(task.lower, x, y, v, rows))
+            return step_towards(v, residual, lr)
 
         if self.steps == 1:
-            return Solved(move(state.v, sample.lower))
+            return LinearSolution(move(state.v, sample.lower))
         fresh = lambda q, v: move(v, task.draw(jax.random.fold_in(sample.key, q)))  # noqa: E731
-        return Solved(jax.lax.fori_loop(0, self.steps, fresh, state.v))
+        return LinearSolution(jax.lax.fori_loop(0, self.steps, fresh, state.v))

@@ -7,12 +7,12 @@ from typing import Any
 import jax
 
 from bilevel._core.module import part
-from bilevel.hypergradients.base import State, Stateless
+from bilevel.hypergradients.base import Hypergradient
 from bilevel.problem.group import TaskView, UpperSample
 
 
 @part
-class Unrolled(Stateless):
+class Unrolled(Hypergradient):
     """s(x) = f(x, y(x)), with y(x) the solver's own last lower steps, optimiser included, replayed as a function of x.
 
     One lower step sees J and none of A^-1: the more `lower_steps` the solver takes, the smaller the bias. The paper's
@@ -23,7 +23,7 @@ class Unrolled(Stateless):
 
     needs_replay = True
 
-    def surrogate(self, task: TaskView, x: Any, y: Any, state: State, sample: UpperSample) -> jax.Array:
+    def surrogate(self, task: TaskView, x: Any, y: Any, state: Any, sample: UpperSample) -> jax.Array:
         """f(x, replay(x))."""
         if task.replay is None:
             raise ValueError("Unrolled needs lower steps to replay, and this solver takes none before it moves x.")

@@ -1,10 +1,8 @@
-"""What every step of every bilevel solver is made of, over all tasks at once.
+"""The upper level of all tasks, through a hypergradient.
 
-descend            lower steps of each task                       y_i <- y_i - beta_i grad_y g_i(x, y_i)
-lower_gradients    grad_y g_i(x, y_i)
-Upper.direction    the shared hypergradient, one reverse pass     sum_i weights_i D_i(x, y_i)
-Upper.directions   the same, one per task (memory n d_x)          D_i(x, y_i)
-Upper.both         the same, and what the linear systems lack     f_y - A v_i
+direction                 the shared hypergradient, one reverse pass     sum_i weights_i D_i(x, y_i)
+directions                the same, one per task (memory n d_x)          D_i(x, y_i)
+with_residuals            the shared one, and what the linear systems A v_i = f_y lack, f_y - A v_i
 """
 
 from __future__ import annotations
@@ -14,68 +12,26 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from bilevel.hypergradients.base import Hypergradient
+from bilevel.oracles.lower import LowerSteps, Replay
 from bilevel.problem.group import TaskView, UpperSample
+from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
-from bilevel.problem.sources import Sample
-from bilevel.rules import plateau
-from bilevel.rules.plateau import Rule
 
 
-class Walk(NamedTuple):
-    """The lower steps of one group of tasks: all that is needed to take them again."""
+class Point(NamedTuple):
+    """All that the upper level depends on besides the sample.
 
-    y: Any  # before the steps, stacked over tasks
-    optimiser: Any  # before the steps
-    rate: jax.Array  # one per task
-    samples: Sample  # stacked over tasks, then over steps
+    A tracker evaluates one oracle at two points on one sample, so that the weights and the estimator's state of each
+    time belong to the point too: otherwise its recursion does not telescope.
+    """
 
-
-def draw_steps(problem: Problem, key: jax.Array, steps: int) -> tuple:
-    """Samples for so many lower steps, per group: stacked over tasks, then over steps."""
-    keys = jax.random.split(key, steps)
-    return tuple(
-        group.each(lambda task, k: jax.vmap(task.draw)(k), jax.vmap(group.keys, out_axes=1)(keys))
-        for group in problem.groups
-    )
-
-
-def first_of(samples: tuple) -> tuple:
-    """The samples of the first of several lower steps."""
-    return jax.tree.map(lambda s: s[:, 0], samples)
-
-
-def take_steps(task: TaskView, rule: Rule, steps: int, x: Any, walk: Walk) -> tuple[Any, Any]:
-    """The lower steps of one task: y and the optimiser's state after them."""
-    transformation = rule(walk.rate)
-
-    def one(carry: tuple, sample: Sample) -> tuple:
-        y, optimiser = carry
-        loss, gradient = jax.value_and_grad(task.lower, argnums=1)(x, y, sample)
-        updates, optimiser = plateau.update(transformation, gradient, optimiser, y, loss)
-        return (optax.apply_updates(y, updates), optimiser), None
-
-    (y, optimiser), _ = jax.lax.scan(one, (walk.y, walk.optimiser), walk.samples, length=steps, unroll=min(steps, 2))
-    return y, optimiser
-
-
-def descend(problem: Problem, rule: Rule, steps: int, x: Any, walks: tuple[Walk, ...]) -> tuple[tuple, tuple]:
-    """The lower steps of all tasks: y and the optimisers' states after them, per group."""
-    after = [
-        group.each(lambda task, walk: take_steps(task, rule, steps, x, walk), walk)
-        for group, walk in zip(problem.groups, walks, strict=True)
-    ]
-    ys, optimisers = zip(*after, strict=True)
-    return tuple(ys), tuple(optimisers)
-
-
-def lower_gradients(problem: Problem, x: Any, y: tuple, samples: tuple) -> tuple:
-    """grad_y g_i(x, y_i) of all tasks, per group."""
-    slope = lambda task, y, s: jax.grad(task.lower, argnums=1)(x, y, s)  # noqa: E731
-    rows = zip(problem.groups, y, samples, strict=True)
-    return tuple(group.each(slope, y, s) for group, y, s in rows)
+    x: Any
+    y: PerTask[Any]
+    weights: jax.Array
+    v: PerTask[Any]  # what the estimator carries: for most, an estimate of A^-1 f_y
+    curvature: PerTask[jax.Array] | None = None  # of the lower problems, where a solver keeps it
 
 
 class Evaluation(NamedTuple):
@@ -83,88 +39,82 @@ class Evaluation(NamedTuple):
 
     direction: Any
     losses: jax.Array  # f_i(x, y_i) on the sample, in the order of the tasks
-    state: tuple  # of the estimator, per group
+    v: PerTask[Any]  # what the estimator carries on
+
+
+class Residuals(NamedTuple):
+    """f_y - A v_i of every task: what its linear system still lacks."""
+
+    evaluation: Evaluation
+    of_v: PerTask[Any]
 
 
 class Upper(NamedTuple):
-    """How the upper level is evaluated: an estimator, and what the solver lends to it."""
+    """How the upper level of a problem is evaluated."""
 
+    problem: Problem
     hypergradient: Hypergradient
-    curvatures: tuple | None = None  # of the lower problems, per group
-    walks: tuple[Walk, ...] | None = None
-    rule: Rule = optax.sgd
-    lower_steps: int = 1
+    replay: Replay | None = None  # the lower steps just taken, for estimators that ask for them
 
-    def _view(self, task: TaskView, lent: tuple) -> TaskView:
-        curvature, walk = lent
-        replay = None if walk is None else lambda x: take_steps(task, self.rule, self.lower_steps, x, walk)[0]
-        return task._replace(curvature=curvature, replay=replay)
+    def _each(self, function: Callable[..., Any], curvature: PerTask[jax.Array] | None, *arguments: Any) -> PerTask:
+        replay = self.replay
 
-    def _over_groups(self, function: Callable, problem: Problem, *arguments: Any) -> list:
-        none = (None,) * len(problem.groups)
-        rows = zip(problem.groups, self.curvatures or none, self.walks or none, *arguments, strict=True)
-        return [
-            group.each(lambda task, lent, *a: function(self._view(task, lent), *a), (curvature, walk), *rest)
-            for group, curvature, walk, *rest in rows
-        ]
+        def lent(task: TaskView, curvature: jax.Array | None, steps: LowerSteps | None, *arguments: Any) -> Any:
+            again = None
+            if replay is not None and steps is not None:
+                again = lambda x: steps.take(task, replay.rule, replay.count, x)[0]  # noqa: E731
+            return function(task._replace(curvature=curvature, replay=again), *arguments)
 
-    def init(self, problem: Problem, x: Any, y: tuple, samples: tuple[UpperSample, ...]) -> tuple:
-        """The estimator's first state, per group."""
-        return tuple(self._over_groups(lambda task, y, s: self.hypergradient.init(task, x, y, s), problem, y, samples))
+        return self.problem.each(lent, curvature, None if replay is None else replay.steps, *arguments)
 
-    def prepare(self, problem: Problem, x: Any, y: tuple, state: tuple, samples: tuple[UpperSample, ...]) -> tuple:
-        """The estimator's state at a new point, per group."""
-        move = lambda task, y, state, s: self.hypergradient.prepare(task, x, y, state, s)  # noqa: E731
-        return tuple(self._over_groups(move, problem, y, state, samples))
+    def init(self, point: Point, samples: PerTask[UpperSample]) -> PerTask[Any]:
+        """The estimator's first state; that of the point is not looked at."""
+        first = lambda task, y, s: self.hypergradient.init(task, point.x, y, s)  # noqa: E731
+        return self._each(first, point.curvature, point.y, samples)
 
-    def surrogates(self, problem: Problem, x: Any, y: tuple, state: tuple, samples: tuple) -> jax.Array:
-        """One surrogate per task, in the order of the tasks."""
-        value = lambda task, y, state, s: self.hypergradient.surrogate(task, x, y, state, s)  # noqa: E731
-        return problem.join(self._over_groups(value, problem, y, state, samples))
+    def prepare(self, point: Point, samples: PerTask[UpperSample]) -> PerTask[Any]:
+        """The estimator's state at a new point."""
+        move = lambda task, y, v, s: self.hypergradient.prepare(task, point.x, y, v, s)  # noqa: E731
+        return self._each(move, point.curvature, point.y, point.v, samples)
 
-    def direction(
-        self, problem: Problem, x: Any, y: tuple, weights: jax.Array, state: tuple, samples: tuple
-    ) -> Evaluation:
+    def direction(self, point: Point, samples: PerTask[UpperSample]) -> Evaluation:
         """sum_i weights_i D_i by one reverse pass; x is never copied per task."""
-        state = self.prepare(problem, x, y, state, samples)
-        return self.held(problem, x, y, weights, state, samples)
+        return self.at_fixed_v(point._replace(v=self.prepare(point, samples)), samples)
 
-    def held(self, problem: Problem, x: Any, y: tuple, weights: jax.Array, state: tuple, samples: tuple) -> Evaluation:
+    def at_fixed_v(self, point: Point, samples: PerTask[UpperSample]) -> Evaluation:
         """`direction` with the estimator's state as it is: v is a variable, and does not move here."""
+        weighted = lambda x: self._weighted(point._replace(x=x), point.weights, samples)  # noqa: E731
+        direction, losses = jax.grad(weighted, has_aux=True)(point.x)
+        return Evaluation(direction, losses.astype(point.weights.dtype), point.v)
 
-        def weighted(x: Any) -> tuple[jax.Array, jax.Array]:
-            losses = self.surrogates(problem, x, y, state, samples)
-            return jnp.vdot(weights.astype(losses.dtype), losses), losses
-
-        direction, losses = jax.grad(weighted, has_aux=True)(x)
-        return Evaluation(direction, losses.astype(weights.dtype), state)
-
-    def both(
-        self, problem: Problem, x: Any, y: tuple, weights: jax.Array, state: tuple, samples: tuple
-    ) -> tuple[Evaluation, tuple]:
-        """`held`, and the residuals f_y - A v_i: the parts in x and in y of one gradient of the implicit surrogates."""
+    def with_residuals(self, point: Point, samples: PerTask[UpperSample]) -> Residuals:
+        """`at_fixed_v`, and the residuals: the parts in x and in y of one gradient of the implicit surrogates."""
         # With weight 0 a task would hide its residual; one rounding error of weight is enough to show it.
-        shown = jnp.maximum(weights, jnp.finfo(weights.dtype).eps)
+        weights = jnp.maximum(point.weights, jnp.finfo(point.weights.dtype).eps)
+        weighted = lambda x, y: self._weighted(point._replace(x=x, y=y), weights, samples)  # noqa: E731
+        (direction, slopes), losses = jax.grad(weighted, argnums=(0, 1), has_aux=True)(point.x, point.y)
 
-        def weighted(x: Any, y: tuple) -> tuple[jax.Array, jax.Array]:
-            losses = self.surrogates(problem, x, y, state, samples)
-            return jnp.vdot(shown.astype(losses.dtype), losses), losses
+        def unweighted(slope: Any, weight: jax.Array) -> Any:
+            return jax.tree.map(lambda s: (s / weight).astype(s.dtype), slope)
 
-        (direction, slopes), losses = jax.grad(weighted, argnums=(0, 1), has_aux=True)(x, y)
-        unweighted = jax.vmap(lambda slope, weight: jax.tree.map(lambda s: (s / weight).astype(s.dtype), slope))
-        residuals = tuple(unweighted(s, shown[group.ids]) for s, group in zip(slopes, problem.groups, strict=True))
-        return Evaluation(direction, losses.astype(weights.dtype), state), residuals
+        residuals = for_tasks(unweighted, slopes, self.problem.split(weights))
+        return Residuals(Evaluation(direction, losses.astype(point.weights.dtype), point.v), residuals)
 
-    def directions(self, problem: Problem, x: Any, y: tuple, state: tuple, samples: tuple, dtype: Any) -> Evaluation:
+    def directions(self, point: Point, samples: PerTask[UpperSample]) -> Evaluation:
         """D_i for every task: n copies of x."""
-        state = self.prepare(problem, x, y, state, samples)
-        return self.held_directions(problem, x, y, state, samples, dtype)
+        return self.directions_at_fixed_v(point._replace(v=self.prepare(point, samples)), samples)
 
-    def held_directions(
-        self, problem: Problem, x: Any, y: tuple, state: tuple, samples: tuple, dtype: Any
-    ) -> Evaluation:
+    def directions_at_fixed_v(self, point: Point, samples: PerTask[UpperSample]) -> Evaluation:
         """`directions` with the estimator's state as it is."""
-        both = jax.value_and_grad(lambda x, task, y, state, s: self.hypergradient.surrogate(task, x, y, state, s))
-        value = lambda task, y, state, s: both(x, task, y, state, s)  # noqa: E731
-        losses, directions = problem.join(self._over_groups(value, problem, y, state, samples))
-        return Evaluation(directions, losses.astype(dtype), state)
+        surrogate = lambda x, task, y, v, s: self.hypergradient.surrogate(task, x, y, v, s)  # noqa: E731
+        of = lambda task, y, v, s: jax.value_and_grad(surrogate)(point.x, task, y, v, s)  # noqa: E731
+        own = self._each(of, point.curvature, point.y, point.v, samples)
+        losses, directions = self.problem.join(own)
+        return Evaluation(directions, losses.astype(point.weights.dtype), point.v)
+
+    def _weighted(
+        self, point: Point, weights: jax.Array, samples: PerTask[UpperSample]
+    ) -> tuple[jax.Array, jax.Array]:
+        value = lambda task, y, v, s: self.hypergradient.surrogate(task, point.x, y, v, s)  # noqa: E731
+        losses = self.problem.join(self._each(value, point.curvature, point.y, point.v, samples))
+        return jnp.vdot(weights.astype(losses.dtype), losses), losses

@@ -1,7 +1,4 @@
-"""Like tasks, stacked: the one place that vmaps over tasks.
-
-The rest of the library speaks of one task at a time (`TaskView`) through `Group.each`.
-"""
+"""Like tasks, stacked. The rest of the library speaks of one task at a time (`TaskView`) through `Group.each`."""
 
 from __future__ import annotations
 
@@ -12,9 +9,9 @@ from typing import Any, NamedTuple
 import jax
 
 from bilevel._core.module import leaf, part
-from bilevel.problem.sources import Sample, Source, loss_on, subset
+from bilevel.problem.sources import Sample, Source
 
-Objective = Callable[[Any, Any, Any], jax.Array]
+Objective = Callable[[Any, Any, Any], jax.Array]  # of (x, y, batch)
 
 
 class UpperSample(NamedTuple):
@@ -30,11 +27,16 @@ class TaskView(NamedTuple):
 
     upper: Callable[[Any, Any, Sample], jax.Array]  # f_i(x, y, sample)
     lower: Callable[[Any, Any, Sample], jax.Array]  # g_i(x, y, sample)
-    draw: Callable[[jax.Array], Sample]  # a fresh lower sample
-    curvature: Any = None  # the largest curvature of g_i in y, where the solver keeps it
+    train: Source
+    validation: Source
+    lower_batch: int | None
+    upper_batch: int | None
+    curvature: jax.Array | None = None  # the largest curvature of g_i in y, where the solver keeps it
     replay: Callable[[Any], Any] | None = None  # the lower steps just taken, as a function of x
-    train: Any = None  # the sources themselves, for methods that go through the data block by block
-    validation: Any = None
+
+    def draw(self, key: jax.Array) -> Sample:
+        """A fresh lower sample."""
+        return self.train.draw(key, self.lower_batch)
 
 
 @part
@@ -56,16 +58,21 @@ class Group:
         """How many tasks."""
         return self.ids.shape[0]
 
-    def each(self, function: Callable, *arguments: Any) -> Any:
+    def source(self, level: str) -> Source:
+        """Where the rows of a level are: validation rows for "upper", training rows for "lower"."""
+        return self.validation if level == "upper" else self.train
+
+    def each(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """`function(task, *arguments)` for every task; the arguments are stacked, what it closes over is shared."""
 
         def one(train: Source, validation: Source, *arguments: Any) -> Any:
             task = TaskView(
-                upper=lambda x, y, sample: loss_on(validation, sample, lambda b: self.upper(x, y, b)),
-                lower=lambda x, y, sample: loss_on(train, sample, lambda b: self.lower(x, y, b)),
-                draw=lambda key: train.draw(key, self.lower_batch),
+                upper=lambda x, y, sample: validation.loss_on(sample, lambda batch: self.upper(x, y, batch)),
+                lower=lambda x, y, sample: train.loss_on(sample, lambda batch: self.lower(x, y, batch)),
                 train=train,
                 validation=validation,
+                lower_batch=self.lower_batch,
+                upper_batch=self.upper_batch,
             )
             return function(task, *arguments)
 
@@ -74,8 +81,8 @@ class Group:
 
     def chosen(self, index: jax.Array) -> Group:
         """Only the tasks at these places of the group, which may be traced; without test data and starting points."""
-        train, validation = subset(self.train, index), subset(self.validation, index)
-        return dataclasses.replace(self, train=train, validation=validation, test=None, ids=self.ids[index], y=None)  # type: ignore
+        train, validation = self.train.chosen(index), self.validation.chosen(index)
+        return dataclasses.replace(self, train=train, validation=validation, test=None, ids=self.ids[index], y=None)
 
     def keys(self, key: jax.Array) -> jax.Array:
         """A key per task, from its place in the problem: how tasks are grouped does not change what they draw."""
@@ -88,12 +95,11 @@ class Group:
     def draw_upper(self, key: jax.Array) -> UpperSample:
         """The samples of one evaluation of the upper level, for every task."""
 
-        def one(train: Source, validation: Source, key: jax.Array) -> UpperSample:
+        def one(task: TaskView, key: jax.Array) -> UpperSample:
             upper, lower, rest = jax.random.split(key, 3)
-            return UpperSample(validation.draw(upper, self.upper_batch), train.draw(lower, self.lower_batch), rest)
+            return UpperSample(task.validation.draw(upper, self.upper_batch), task.draw(lower), rest)
 
-        axes = (self.train.axes, self.validation.axes, 0)
-        return jax.vmap(one, in_axes=axes)(self.train, self.validation, self.keys(key))
+        return self.each(one, self.keys(key))
 
     def losses(self, objective: Objective, source: Source, x: Any, y: Any) -> jax.Array:
         """An objective, f or g, on all the data of a source, for every task."""

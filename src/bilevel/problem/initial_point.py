@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from bilevel._core import pytrees
+from bilevel.problem.base import BaseProblem
 from bilevel.problem.group import Group
-from bilevel.problem.problem import Grouped
-from bilevel.problem.stacking import Task
+from bilevel.problem.per_task import PerTask
+from bilevel.problem.task import Task
 
 
 def arrays(point: Any, name: str) -> Any:
@@ -34,8 +35,8 @@ def arrays(point: Any, name: str) -> Any:
     return jax.tree_util.tree_map_with_path(convert, held)
 
 
-def lower_points(problem: Grouped, y: Any, key: jax.Array) -> tuple:
-    """One stacked y per group.
+def lower_points(problem: BaseProblem, y: Any, key: jax.Array) -> PerTask[Any]:
+    """Every task's y.
 
     y is None (the tasks brought theirs), one pytree for all tasks, a mapping from task name to y, or a function of
     (key, task).
@@ -43,16 +44,16 @@ def lower_points(problem: Grouped, y: Any, key: jax.Array) -> tuple:
     if y is None:
         return _own(problem)
     if callable(y) and jax.tree_util.all_leaves([y]):  # a model can be called too, but is a pytree
-        return _by_function(problem, y, key)
+        return _stack(problem, lambda group, k, i: y(jax.random.fold_in(key, i), task_of(problem, group, k)))
     if isinstance(y, Mapping) and set(y) & set(problem.names):
         return _by_name(problem, y)
     y = arrays(y, "y")
-    return tuple(
-        jax.tree.map(lambda a, n=group.size: jnp.broadcast_to(a, (n, *a.shape)), y) for group in problem.groups
+    return PerTask(
+        tuple(jax.tree.map(lambda a, n=group.size: jnp.broadcast_to(a, (n, *a.shape)), y) for group in problem.groups)
     )
 
 
-def _own(problem: Grouped) -> tuple:
+def _own(problem: BaseProblem) -> PerTask[Any]:
     for group in problem.groups:
         if group.y is None:
             name = problem.names[int(group.ids[0])]
@@ -60,10 +61,10 @@ def _own(problem: Grouped) -> tuple:
                 f"y is missing: task {name!r} has none. Give Task(y=...), or y= one pytree for all tasks, a dict by "
                 "task name, or a function of (key, task)."
             )
-    return tuple(arrays(group.y, "Task(y)") for group in problem.groups)
+    return PerTask(tuple(arrays(group.y, "Task(y)") for group in problem.groups))
 
 
-def _by_name(problem: Grouped, y: Mapping) -> tuple:
+def _by_name(problem: BaseProblem, y: Mapping[str, Any]) -> PerTask[Any]:
     missing = [name for name in problem.names if name not in y]
     unknown = [name for name in y if name not in set(problem.names)]
     if missing or unknown:
@@ -72,19 +73,12 @@ def _by_name(problem: Grouped, y: Mapping) -> tuple:
     return _stack(problem, lambda group, k, i: y[problem.names[i]])
 
 
-def _by_function(problem: Grouped, y: Callable, key: jax.Array) -> tuple:
-    def make(group: Group, k: int, i: int) -> Any:
-        return y(jax.random.fold_in(key, i), task_of(problem, group, k))
-
-    return _stack(problem, make)
-
-
-def task_of(problem: Grouped, group: Group, k: int) -> Task:
+def task_of(problem: BaseProblem, group: Group, k: int) -> Task:
     """Task k of a group, as its user wrote it."""
     return Task(
-        train=group.train.task(k),  # type: ignore[attr-defined]
-        validation=group.validation.task(k),  # type: ignore[attr-defined]
-        test=None if group.test is None else group.test.task(k),  # type: ignore[attr-defined]
+        train=group.train.task(k),
+        validation=group.validation.task(k),
+        test=None if group.test is None else group.test.task(k),
         name=problem.names[int(group.ids[k])],
         upper=group.upper,
         lower=group.lower,
@@ -92,7 +86,7 @@ def task_of(problem: Grouped, group: Group, k: int) -> Task:
     )
 
 
-def _stack(problem: Grouped, make: Callable[[Group, int, int], Any]) -> tuple:
+def _stack(problem: BaseProblem, make: Callable[[Group, int, int], Any]) -> PerTask[Any]:
     stacked = []
     for group in problem.groups:
         names = [problem.names[int(i)] for i in group.ids]
@@ -104,4 +98,4 @@ def _stack(problem: Grouped, make: Callable[[Group, int, int], Any]) -> tuple:
                     f"{pytrees.describe(ys[0])}: where only y differs, give it in Task(y=...), which tells tasks apart."
                 )
         stacked.append(pytrees.stack(ys))
-    return tuple(stacked)
+    return PerTask(tuple(stacked))

@@ -9,19 +9,20 @@ What F_i is, the `objective` says: the loss itself (`Plain`), or the loss after 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 import jax
-import numpy as np
 
-from bilevel._core.module import leaf, part
-from bilevel.problem import stacking
-from bilevel.problem.checks import is_positive
+from bilevel._core import values
+from bilevel._core.module import leaf, part, set_fields, static
+from bilevel.constraints.base import Constraint
+from bilevel.problem.base import BaseProblem, common_fields
 from bilevel.problem.group import Group, TaskView
-from bilevel.problem.problem import Grouped
+from bilevel.problem.per_task import PerTask
 from bilevel.problem.sources import Sample
-from bilevel.problem.stacking import Task
+from bilevel.problem.stacking import Batches, stack_tasks
+from bilevel.problem.task import Task, TaskStack, as_list
 from bilevel.problem.task_names import Names
 
 Loss = Callable[[Any, Any], jax.Array]
@@ -96,10 +97,8 @@ class Adapted:
 
     def check(self) -> None:
         """A positive rate, and a number of steps."""
-        if not is_positive(self.lr):
-            raise ValueError(f"Adapted(lr={self.lr!r}): it needs a positive number.")
-        if isinstance(self.steps, bool) or not isinstance(self.steps, (int, np.integer)) or self.steps < 1:
-            raise ValueError(f"Adapted(steps={self.steps!r}): it needs a whole number, 1 or more.")
+        values.positive("lr", self.lr, of="Adapted")
+        values.whole("steps", self.steps, of="Adapted")
 
     def draw(self, group: Group, key: jax.Array) -> Sample:
         """Training rows to adapt on and validation rows to look at."""
@@ -135,8 +134,8 @@ class WithoutY:
         return self.loss(x, batch)
 
 
-@jax.tree_util.register_pytree_node_class
-class MinMaxProblem(Grouped):
+@part
+class MinMaxProblem(BaseProblem):
     """A single-level min-max problem over tasks: for `GDA`, `HiBSA`, `TRMAML`.
 
     Args:
@@ -155,6 +154,12 @@ class MinMaxProblem(Grouped):
     MinMaxProblem(2 tasks in 1 group, constraint=Unconstrained(), batch=None, objective=Plain())
     """
 
+    groups: tuple[Group, ...] = leaf()
+    constraint: Constraint = leaf()
+    place: jax.Array | None = leaf()
+    objective: MinMaxObjective = leaf()
+    names: Names = static(by=len)
+
     calls: ClassVar[dict[str, str]] = {
         "upper": "loss(x, batch) on validation rows",
         "lower": "loss(x, batch) on training rows",
@@ -163,74 +168,56 @@ class MinMaxProblem(Grouped):
     def __init__(
         self,
         loss: Loss,
-        tasks: Sequence[Task | stacking.TaskStack],
-        constraint: Any = None,
+        tasks: Task | TaskStack | Sequence[Task | TaskStack],
+        constraint: Constraint | None = None,
         batch: int | None = None,
         objective: MinMaxObjective = Plain(),  # noqa: B008  (a frozen part)
     ):
+        owner = "MinMaxProblem"
         if not callable(loss):
-            raise TypeError(f"MinMaxProblem(loss=...) got {loss!r}: it needs a function of (x, batch).")
+            raise TypeError(f"{owner}(loss=...) got {loss!r}: it needs a function of (x, batch).")
         if isinstance(objective, type) or not hasattr(objective, "report"):
             raise TypeError(
-                f"MinMaxProblem(objective=...) got {objective!r}: it needs bl.minmax.Plain() or bl.minmax.Adapted(lr)."
+                f"{owner}(objective=...) got {objective!r}: it needs bl.minmax.Plain() or bl.minmax.Adapted(lr)."
             )
         objective.check()
-        tasks = [tasks] if isinstance(tasks, (Task, stacking.TaskStack)) else tasks
-        own = [_single_level(task) for task in tasks] if isinstance(tasks, Iterable) else tasks
-        checked = [("batch", role) for role in objective.roles]
-        function = WithoutY(loss)
-        bundles, names = stacking.gather(own, function, function, batch, batch, "MinMaxProblem", checked)
-        super().__init__(bundles, names, constraint)
-        self.objective = objective
+        own, function = [_single_level(task) for task in as_list(owner, tasks)], WithoutY(loss)
+        batches = Batches(batch, batch, [("batch", role) for role in objective.roles])
+        stacked = stack_tasks(owner, own, function, function, batches)
+        set_fields(self, **common_fields(owner, stacked, constraint), objective=objective)
 
-    def draw(self, key: jax.Array) -> tuple[Sample, ...]:
-        """The samples of one evaluation of every F_i, per group."""
-        return tuple(self.objective.draw(group, key) for group in self.groups)
+    def starting_y(self, y: Any, key: jax.Array) -> PerTask[Any]:
+        """Nothing, for every group: y must be None."""
+        if y is not None:
+            raise ValueError(f"y got {type(y).__name__}: a bl.MinMaxProblem has no y, so it needs None.")
+        return PerTask(((),) * len(self.groups))
 
-    def chosen(self, index: jax.Array) -> MinMaxProblem:
-        """Only the tasks so numbered, of a problem whose tasks form one group; not to be evaluated by name."""
-        [group] = self.groups
-        names = Names(self.names[: index.shape[0]])  # only how many there are matters to what is compiled
-        return MinMaxProblem.tree_unflatten(names, ((group.chosen(index),), self.constraint, None, self.objective))
+    def draw(self, key: jax.Array) -> PerTask[Sample]:
+        """The samples of one evaluation of every F_i."""
+        return PerTask(tuple(self.objective.draw(group, key) for group in self.groups))
 
-    def objectives(self, x: Any, samples: tuple[Sample, ...]) -> jax.Array:
+    def objectives(self, x: Any, samples: PerTask[Sample]) -> jax.Array:
         """F_i(x) on a sample, in the order of the tasks."""
-        value = lambda task, sample: self.objective.value(task, x, sample)  # noqa: E731
-        return self.join([group.each(value, s) for group, s in zip(self.groups, samples, strict=True)])
+        return self.join(self.each(lambda task, sample: self.objective.value(task, x, sample), samples))
 
-    def validation_losses(self, x: Any, y: tuple) -> jax.Array:
+    def validation_losses(self, x: Any, y: PerTask[Any]) -> jax.Array:
         """The tasks' losses on all validation data; y is nothing."""
-        return self._report(x, self.groups)
+        return self.join(self.each(lambda task: self.objective.report(task, x)))
 
-    def test_losses(self, x: Any, y: tuple) -> jax.Array | None:
+    def test_losses(self, x: Any, y: PerTask[Any]) -> jax.Array | None:
         """The tasks' losses on all test data; None where a task has none."""
         if not self.has_test:
             return None
-        groups = [dataclasses.replace(group, validation=group.test) for group in self.groups]  # type: ignore[type-var]
-        return self._report(x, groups)
-
-    def _report(self, x: Any, groups: Sequence[Group]) -> jax.Array:
-        return self.join([group.each(lambda task: self.objective.report(task, x)) for group in groups])
+        tested = self.replace(groups=tuple(dataclasses.replace(g, validation=g.test) for g in self.groups))
+        return tested.validation_losses(x, y)
 
     def __repr__(self) -> str:
         batch = self.groups[0].lower_batch
         return f"MinMaxProblem({self.counted}, constraint={self.constraint}, {batch=}, objective={self.objective})"
 
-    def tree_flatten(self) -> tuple:  # noqa: D102
-        return (self.groups, self.constraint, self.place, self.objective), self.names
 
-    @classmethod
-    def tree_unflatten(cls, names: Names, children: tuple) -> MinMaxProblem:  # noqa: D102
-        self = object.__new__(cls)
-        self.groups, self.constraint, self.place, self.objective = children
-        self.names = names
-        return self
-
-
-def _single_level(task: Any) -> Any:
-    """A task whose own loss fits into a group; whatever is no task is left to be refused."""
-    if not isinstance(task, (Task, stacking.TaskStack)):
-        return task
+def _single_level(task: Task | TaskStack) -> Task | TaskStack:
+    """A task whose own loss fits into a group."""
     for field, what in (("lower", "a lower level"), ("y", "a y")):
         if getattr(task, field) is not None:
             raise ValueError(f"MinMaxProblem(tasks=...) got a task with {what} ({field}=...): it needs tasks without.")

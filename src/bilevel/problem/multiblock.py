@@ -9,16 +9,21 @@ no mean over rows as the maximum of one that is, as for the area under the ROC c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from bilevel._core.module import leaf, part, set_fields, static
 from bilevel.constraints import Unconstrained
-from bilevel.problem import initial_point, stacking
-from bilevel.problem.problem import Grouped
-from bilevel.problem.stacking import Task
+from bilevel.constraints.base import Constraint
+from bilevel.problem import initial_point
+from bilevel.problem.base import BaseProblem, common_fields
+from bilevel.problem.group import Group
+from bilevel.problem.per_task import PerTask
+from bilevel.problem.stacking import Batches, stack_tasks
+from bilevel.problem.task import Task, TaskStack, as_list
 from bilevel.problem.task_names import Names
 
 
@@ -51,8 +56,8 @@ class WithoutDual:
         return self.function(x, point.y, batch)
 
 
-@jax.tree_util.register_pytree_node_class
-class MultiBlockProblem(Grouped):
+@part
+class MultiBlockProblem(BaseProblem):
     """A multi-block min-max bilevel problem, for `MMB`.
 
     Args:
@@ -60,11 +65,11 @@ class MultiBlockProblem(Grouped):
             strongly concave in dual.
         lower: g(x, y, batch), one task's loss on a batch of training rows: a scalar, strongly convex in y.
         tasks: a mix of `Task` and `Task.stack(...)`, with the functions of their own that differ.
-        dual: where every task's dual variable starts, one pytree for all.
-        dual_constraint: the set A of the dual variables, from `bl.constraints`; None = unconstrained.
-        constraint: the set X of x; None = unconstrained.
+        constraint: the set X of x, from `bl.constraints`; None = unconstrained.
         lower_batch: rows drawn for each lower evaluation; None = all the data.
         upper_batch: rows drawn for each upper evaluation; None = all the data.
+        dual: where every task's dual variable starts, one pytree for all.
+        dual_constraint: the set A of the dual variables; None = unconstrained.
 
     In a result, `y[name]` is a `BlockPoint` of y and dual, and the losses are f_i at the duals of that time.
 
@@ -74,19 +79,27 @@ class MultiBlockProblem(Grouped):
     MultiBlockProblem(1 task in 1 group, constraint=Unconstrained(), lower_batch=None, upper_batch=None)
     """
 
-    ranks: ClassVar[bool] = False  # a loss is low where its dual is not yet at its maximum
+    groups: tuple[Group, ...] = leaf()
+    constraint: Constraint = leaf()
+    place: jax.Array | None = leaf()
+    dual: Any = leaf()
+    dual_constraint: Constraint = leaf()
+    names: Names = static(by=len)
+
+    comparable_losses: ClassVar[bool] = False  # a loss is low where its dual is not yet at its maximum
     calls: ClassVar[dict[str, str]] = {"upper": "upper(x, dual, y, batch)", "lower": "lower(x, y, batch)"}
 
     def __init__(
         self,
-        upper: Callable,
-        lower: Callable,
-        tasks: Sequence[Task | stacking.TaskStack],
-        dual: Any,
-        dual_constraint: Any = None,
-        constraint: Any = None,
+        upper: Callable[..., jax.Array],
+        lower: Callable[..., jax.Array],
+        tasks: Task | TaskStack | Sequence[Task | TaskStack],
+        constraint: Constraint | None = None,
         lower_batch: int | None = None,
         upper_batch: int | None = None,
+        *,
+        dual: Any,
+        dual_constraint: Constraint | None = None,
     ):
         owner = "MultiBlockProblem"
         for name, function, takes in (("upper", upper, "(x, dual, y, batch)"), ("lower", lower, "(x, y, batch)")):
@@ -96,31 +109,34 @@ class MultiBlockProblem(Grouped):
             isinstance(dual_constraint, type) or not hasattr(dual_constraint, "project")
         ):
             raise TypeError(f"{owner}(dual_constraint=...) got {dual_constraint!r}: it needs one of bl.constraints.")
-        functions = WithDual(upper), WithoutDual(lower)
-        tasks = [tasks] if isinstance(tasks, (Task, stacking.TaskStack)) else tasks
-        own = [_with_dual(task) for task in tasks] if isinstance(tasks, Iterable) else tasks
-        bundles, names = stacking.gather(own, *functions, lower_batch, upper_batch, owner)
-        super().__init__(bundles, names, constraint)
-        self.dual = initial_point.arrays(dual, f"{owner}(dual)")
-        self.dual_constraint = Unconstrained() if dual_constraint is None else dual_constraint
+        own, batches = [_with_dual(task) for task in as_list(owner, tasks)], Batches(lower_batch, upper_batch)
+        stacked = stack_tasks(owner, own, WithDual(upper), WithoutDual(lower), batches)
+        set_fields(
+            self,
+            **common_fields(owner, stacked, constraint),
+            dual=initial_point.arrays(dual, f"{owner}(dual)"),
+            dual_constraint=Unconstrained() if dual_constraint is None else dual_constraint,
+        )
 
-    def points(self, y: tuple) -> tuple[BlockPoint, ...]:
-        """y and the first duals of every block, stacked, per group."""
+    def starting_y(self, y: Any, key: jax.Array) -> PerTask[BlockPoint]:
+        """The tasks' y, and the first duals."""
+        return self.points(initial_point.lower_points(self, y, key))
+
+    def points(self, y: PerTask[Any]) -> PerTask[BlockPoint]:
+        """y and the first dual variable of every task."""
 
         def stacked(size: int) -> Any:
             return jax.tree.map(lambda a: jnp.broadcast_to(a, (size, *a.shape)), self.dual)
 
-        return tuple(BlockPoint(yg, stacked(group.size)) for group, yg in zip(self.groups, y, strict=True))
+        return PerTask(tuple(BlockPoint(y_g, stacked(g.size)) for g, y_g in zip(self.groups, y, strict=True)))
 
-    def validation_losses(self, x: Any, y: tuple) -> jax.Array:
+    def validation_losses(self, x: Any, y: PerTask[BlockPoint]) -> jax.Array:
         """f_i(x, dual_i, y_i) on all validation data, in the order of the tasks."""
-        return self.join([g.losses(g.upper, g.validation, x, p) for g, p in zip(self.groups, y, strict=True)])
+        return self.losses(x, y, "validation")
 
-    def test_losses(self, x: Any, y: tuple) -> jax.Array | None:
+    def test_losses(self, x: Any, y: PerTask[BlockPoint]) -> jax.Array | None:
         """f_i(x, dual_i, y_i) on all test data; None where a task has none."""
-        if not self.has_test:
-            return None
-        return self.join([g.losses(g.upper, g.test, x, p) for g, p in zip(self.groups, y, strict=True)])  # type: ignore
+        return self.losses(x, y, "test") if self.has_test else None
 
     def __repr__(self) -> str:
         first = self.groups[0]
@@ -129,20 +145,8 @@ class MultiBlockProblem(Grouped):
             f"lower_batch={first.lower_batch}, upper_batch={first.upper_batch})"
         )
 
-    def tree_flatten(self) -> tuple:  # noqa: D102
-        return (self.groups, self.constraint, self.place, self.dual, self.dual_constraint), self.names
 
-    @classmethod
-    def tree_unflatten(cls, names: Names, children: tuple) -> MultiBlockProblem:  # noqa: D102
-        self = object.__new__(cls)
-        self.groups, self.constraint, self.place, self.dual, self.dual_constraint = children
-        self.names = names
-        return self
-
-
-def _with_dual(task: Any) -> Any:
-    """A task whose own functions fit into a group; whatever is no task is left to be refused."""
-    if not isinstance(task, (Task, stacking.TaskStack)):
-        return task
+def _with_dual(task: Task | TaskStack) -> Task | TaskStack:
+    """A task whose own functions fit into a group."""
     upper = None if task.upper is None else WithDual(task.upper)
     return dataclasses.replace(task, upper=upper, lower=None if task.lower is None else WithoutDual(task.lower))

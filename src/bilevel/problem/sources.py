@@ -4,171 +4,238 @@ A sample is row numbers for arrays and the batch itself for a generator. Whoever
 points *on the same data*, which variance-reduced methods need. The sample None means "all the data".
 
 A source is a pytree that holds the data of a whole group of tasks. Under `jax.vmap(..., in_axes=source.axes)` it
-becomes the source of one task; `draw`, `take` and `average` speak of one task.
+becomes the source of one task; `draw`, `take`, `average` and the methods about blocks speak of one task.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bilevel._core.module import leaf, part
 
-Sample = Any
-Batch = Any
+Batch = Any  # a pytree of arrays with a leading axis of rows, as the user's data are
 Loss = Callable[[Batch], jax.Array]
 
 
-class Source(Protocol):
-    """The data of one group of tasks, for one role (training, validation, test)."""
-
-    @property
-    def axes(self) -> Any:
-        """The `in_axes` under which `vmap` gives each task its own source."""
-        ...
-
-    def draw(self, key: jax.Array, size: int | None) -> Sample:
-        """A sample of `size` rows, uniform with replacement; None = all the data."""
-        ...
-
-    def take(self, sample: Sample) -> Batch:
-        """The batch of a sample that is not None."""
-        ...
-
-    def average(self, loss: Loss) -> jax.Array:
-        """The loss on all the data, exactly."""
-        ...
-
-
 class Block(NamedTuple):
-    """A sample of consecutive rows, of which only the first `count` are there: the last block of a partition."""
+    """A sample of consecutive rows, of which only the first `count` exist: the last block of a partition."""
 
     rows: jax.Array
     count: jax.Array
 
 
-def loss_on(source: Source, sample: Sample, loss: Loss) -> jax.Array:
-    """The loss on a sample."""
-    if sample is None:
-        return source.average(loss)
-    if isinstance(sample, Block):
-        return _row_mean(source.take(sample.rows), sample.count, loss)
-    return loss(source.take(sample))
+@part
+class GeneratorSample:
+    """A generator's sample: the batch."""
+
+    batch: Batch = leaf()
 
 
-def _row_mean(rows: Any, count: jax.Array, loss: Loss) -> jax.Array:
+Sample = jax.Array | Block | GeneratorSample | None
+
+
+class BlockOfRows(NamedTuple):
+    """One block of a partition of a task's data, and its share of the rows: 0 where a task has no such block."""
+
+    sample: Sample
+    share: jax.Array
+
+
+class Source(abc.ABC):
+    """The data of one group of tasks, for one role (training, validation, test)."""
+
+    finite: ClassVar[bool] = True  # whether there is such a thing as all the data
+    equal_sizes: ClassVar[bool] = True  # whether every task of the group has the same number of rows
+    data: Batch = None  # the arrays, where they are finite
+
+    @property
+    @abc.abstractmethod
+    def axes(self) -> Any:
+        """The `in_axes` under which `vmap` gives each task its own source."""
+
+    @property
+    @abc.abstractmethod
+    def rows(self) -> int | jax.Array:
+        """How many rows a task has; an array over the tasks of the group where they differ."""
+
+    @abc.abstractmethod
+    def draw(self, key: jax.Array, size: int | None) -> Sample:
+        """A sample of `size` rows, uniform with replacement; None = all the data."""
+
+    @abc.abstractmethod
+    def take(self, sample: Any) -> Batch:
+        """The batch of a sample that is not None."""
+
+    @abc.abstractmethod
+    def average(self, loss: Loss) -> jax.Array:
+        """The loss on all the data, exactly."""
+
+    @abc.abstractmethod
+    def task(self, i: int) -> Any:
+        """All the data of task i of the group, as its user gave them."""
+
+    @abc.abstractmethod
+    def first(self, count: int) -> Sample:
+        """A sample of the first `count` rows, from the beginning again where there are fewer."""
+
+    def chosen(self, index: jax.Array) -> Source:
+        """The source of some of the tasks."""
+        return jax.tree.map(lambda leaf: leaf[index], self)
+
+    def loss_on(self, sample: Sample, loss: Loss) -> jax.Array:
+        """The loss on a sample."""
+        if sample is None:
+            return self.average(loss)
+        if isinstance(sample, Block):
+            return _row_mean(self.take(sample.rows), sample.count, loss)
+        return loss(self.take(sample))
+
+    def rows_in(self, sample: Sample) -> int | jax.Array:
+        """How many rows a sample has."""
+        if sample is None:
+            return self.rows
+        return sample.count if isinstance(sample, Block) else jax.tree.leaves(sample)[0].shape[0]
+
+    def sizes(self) -> np.ndarray:
+        """The different numbers of rows that tasks of the group have, by task where they differ."""
+        return np.atleast_1d(np.asarray(self.rows))
+
+    # ------------------------------------------------------------------ the data cut into blocks of a batch each
+
+    def blocks(self, size: int | None) -> int:
+        """How many blocks of `size` rows a partition of the data has; of the longest task, where sizes differ."""
+        raise NotImplementedError(f"{type(self).__name__} has no end, so that it cannot be cut into blocks.")
+
+    def block(self, number: jax.Array, size: int | None) -> BlockOfRows:
+        """Block `number` of a partition of one task's data."""
+        raise NotImplementedError(f"{type(self).__name__} has no end, so that it cannot be cut into blocks.")
+
+    def draw_block(self, key: jax.Array, size: int | None) -> jax.Array:
+        """The number of a block, drawn in proportion to its rows."""
+        if size is None:
+            return jnp.zeros((), jnp.int32)
+        return jax.random.randint(key, (), 0, self.rows) // size
+
+
+def _row_mean(rows: Batch, count: jax.Array, loss: Loss) -> jax.Array:
     """The mean of the one-row losses of the first `count` rows."""
     losses = jax.vmap(lambda row: loss(jax.tree.map(lambda a: a[None], row)))(rows)
-    there = jnp.arange(losses.shape[0]) < count
-    return jnp.sum(jnp.where(there, losses, 0)) / count.astype(losses.dtype)
+    exists = jnp.arange(losses.shape[0]) < count
+    return jnp.sum(jnp.where(exists, losses, 0)) / count.astype(losses.dtype)
 
 
-def blocks(source: Source, size: int | None) -> int:
-    """How many blocks of `size` rows a partition of the data has; of the longest task, where sizes differ."""
-    longest = source.longest if isinstance(source, Ragged) else source.rows  # type: ignore[attr-defined]
-    return 1 if size is None else -(-longest // size)
-
-
-def block(source: Source, number: jax.Array, size: int | None) -> tuple[Sample, jax.Array]:
-    """Block `number` of a partition of one task's data, and its share of the rows: 0 where a task has no such one."""
-    if size is None:
-        return None, jnp.ones(())
-    offset, rows = (source.offset, source.size) if isinstance(source, Ragged) else (0, jnp.asarray(source.rows))  # type: ignore
-    first = number * size
-    count = jnp.clip(rows - first, 0, size)
-    index = offset + jnp.minimum(first + jnp.arange(size), rows - 1)
-    even = isinstance(source, Arrays) and source.rows % size == 0
-    return (index if even else Block(index, jnp.maximum(count, 1))), count / rows
-
-
-def draw_block(source: Source, key: jax.Array, size: int | None) -> jax.Array:
-    """The number of a block, drawn in proportion to its rows."""
-    if size is None:
-        return jnp.zeros((), jnp.int32)
-    rows = source.size if isinstance(source, Ragged) else source.rows  # type: ignore[attr-defined]
-    return jax.random.randint(key, (), 0, rows) // size
-
-
-def _rows(data: Any, index: jax.Array) -> Any:
+def _rows(data: Batch, index: jax.Array) -> Batch:
     # Row numbers come from `draw`, so bounds checks and negative numbers would only cost time.
     return jax.tree.map(lambda a: a.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False), data)
 
 
+def _block(offset: int | jax.Array, rows: jax.Array, number: jax.Array, size: int) -> tuple[Block, jax.Array]:
+    first = number * size
+    count = jnp.clip(rows - first, 0, size)
+    index = offset + jnp.minimum(first + jnp.arange(size), rows - 1)
+    return Block(index, jnp.maximum(count, 1)), count / rows
+
+
 @part
-class Arrays:
+class Arrays(Source):
     """Tasks with equally many rows: leaves of shape (tasks, rows, ...)."""
 
-    data: Any = leaf()
+    data: Batch = leaf()
     rows: int = 0
 
     axes = 0
 
-    def draw(self, key, size):  # noqa: D102
+    def draw(self, key: jax.Array, size: int | None) -> Sample:  # noqa: D102
         return None if size is None else jax.random.randint(key, (size,), 0, self.rows)
 
-    def take(self, sample):  # noqa: D102
+    def take(self, sample: jax.Array) -> Batch:  # noqa: D102
         return _rows(self.data, sample)
 
-    def average(self, loss):  # noqa: D102
+    def average(self, loss: Loss) -> jax.Array:  # noqa: D102
         return loss(self.data)
 
-    def task(self, i: int) -> Any:
-        """All the data of task i of the group."""
+    def task(self, i: int) -> Batch:  # noqa: D102
         return jax.tree.map(lambda a: a[i], self.data)
+
+    def first(self, count: int) -> Sample:  # noqa: D102
+        return jnp.arange(count) % self.rows
+
+    def blocks(self, size: int | None) -> int:  # noqa: D102
+        return 1 if size is None else -(-self.rows // size)
+
+    def block(self, number: jax.Array, size: int | None) -> BlockOfRows:  # noqa: D102
+        if size is None:
+            return BlockOfRows(None, jnp.ones(()))
+        block, share = _block(0, jnp.asarray(self.rows), number, size)
+        return BlockOfRows(block.rows if self.rows % size == 0 else block, share)
 
 
 @part
-class Ragged:
+class Ragged(Source):
     """Tasks with different numbers of rows, stored one after the other: leaves of shape (all rows, ...).
 
     The loss on all the data of a task is the mean of its one-row losses, so a loss must be a mean over rows.
     """
 
-    data: Any = leaf()
+    data: Batch = leaf()
     offset: jax.Array = leaf()
     size: jax.Array = leaf()
     longest: int = 0
+
+    equal_sizes = False
 
     @property
     def axes(self) -> Any:  # noqa: D102
         # The rows are shared: each task finds its own by offset and size.
         return dataclasses.replace(self, data=None, offset=0, size=0)
 
-    def draw(self, key, size):  # noqa: D102
+    @property
+    def rows(self) -> jax.Array:  # noqa: D102
+        return self.size
+
+    def draw(self, key: jax.Array, size: int | None) -> Sample:  # noqa: D102
         return None if size is None else self.offset + jax.random.randint(key, (size,), 0, self.size)
 
-    def take(self, sample):  # noqa: D102
+    def take(self, sample: jax.Array) -> Batch:  # noqa: D102
         return _rows(self.data, sample)
 
-    def average(self, loss):  # noqa: D102
+    def average(self, loss: Loss) -> jax.Array:  # noqa: D102
         number = jnp.arange(self.longest, dtype=self.offset.dtype)
         # Rows past the end repeat the last one (finite, so that gradients are too) and count for nothing.
         rows = _rows(self.data, self.offset + jnp.minimum(number, self.size - 1))
         return _row_mean(rows, self.size, loss)
 
-    def task(self, i: int) -> Any:
-        """All the data of task i of the group."""
+    def task(self, i: int) -> Batch:  # noqa: D102
         start, size = int(self.offset[i]), int(self.size[i])
         return jax.tree.map(lambda a: a[start : start + size], self.data)
 
+    def first(self, count: int) -> Sample:  # noqa: D102
+        return self.offset + jnp.arange(count) % self.size
 
-def subset(source: Any, index: jax.Array) -> Any:
-    """The source of some of the tasks; the rows of tasks of unequal size stay where they are."""
-    if isinstance(source, Ragged):
-        return dataclasses.replace(source, offset=source.offset[index], size=source.size[index])
-    return jax.tree.map(lambda leaf: leaf[index], source)
+    def chosen(self, index: jax.Array) -> Ragged:
+        """The rows stay where they are."""
+        return dataclasses.replace(self, offset=self.offset[index], size=self.size[index])
+
+    def blocks(self, size: int | None) -> int:  # noqa: D102
+        return 1 if size is None else -(-self.longest // size)
+
+    def block(self, number: jax.Array, size: int | None) -> BlockOfRows:  # noqa: D102
+        return BlockOfRows(None, jnp.ones(())) if size is None else BlockOfRows(*_block(self.offset, self.size, number, size))
 
 
 @part
-class Generator:
+class Generator(Source):
     """Batches made on demand: `sample(parameters, key, size)` returns a batch of `size` rows.
 
-    Tasks that share `sample` are stacked through their `parameters` (a pytree of arrays). There is no "all the data":
-    a generator needs a batch size, and whole losses are measured on one fixed sample of `evaluation` rows.
+    Tasks that share `sample` are stacked through their `parameters` (a pytree of arrays). A generator is infinite: it
+    needs a batch size, and whole losses are measured on one fixed sample of `evaluation` rows.
 
     >>> def sinusoid(parameters, key, size):
     ...     t = jax.random.uniform(key, (size,), minval=-5.0, maxval=5.0)
@@ -182,26 +249,28 @@ class Generator:
     seed: int = 0  # of the fixed sample; set by the problem, so that validation and test differ
 
     axes = 0
+    finite = False
 
-    def draw(self, key, size):  # noqa: D102
+    @property
+    def rows(self) -> int:
+        """Of the fixed sample."""
+        return self.evaluation
+
+    def draw(self, key: jax.Array, size: int | None) -> Sample:  # noqa: D102
         if size is None:
-            raise ValueError("a Generator has no end: give Problem a lower_batch and an upper_batch.")
+            raise ValueError("a Generator is infinite: give Problem a lower_batch and an upper_batch.")
         # The batch itself: a key would be cheaper to carry, but every `take` of it would make the batch again.
         return GeneratorSample(self.sample(self.parameters, key, size))
 
-    def take(self, sample):  # noqa: D102
+    def take(self, sample: GeneratorSample) -> Batch:  # noqa: D102
         return sample.batch
 
-    def average(self, loss):  # noqa: D102
+    def average(self, loss: Loss) -> jax.Array:  # noqa: D102
         return loss(self.sample(self.parameters, jax.random.key(self.seed), self.evaluation))
 
-    def task(self, i: int) -> Any:
-        """The generator of task i of the group."""
+    def task(self, i: int) -> Generator:  # noqa: D102
         return dataclasses.replace(self, parameters=jax.tree.map(lambda a: a[i], self.parameters))
 
-
-@part
-class GeneratorSample:
-    """A generator's sample: the batch."""
-
-    batch: Any = leaf()
+    def first(self, count: int) -> Sample:
+        """Some rows: there are no first ones."""
+        return self.draw(jax.random.key(0), count)

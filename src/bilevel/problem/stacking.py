@@ -1,279 +1,197 @@
-"""Tasks as users bring them, and how like ones are stacked."""
+"""How like tasks are stacked into groups."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
-from bilevel._core import pytrees
-from bilevel.problem.sources import Arrays, Generator, Ragged
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Task:
-    """One task: its data, and what it has of its own.
-
-    Args:
-        train: the rows of g: a pytree of arrays with one leading axis, or a `Generator`.
-        validation: the rows of f.
-        test: held-out rows, looked at only to report.
-        name: unique; None = "task 0", "task 1", ...
-        upper: this task's own f, where it differs from the problem's.
-        lower: this task's own g.
-        y: where this task's y starts; None = given to `solve`.
-    """
-
-    train: Any
-    validation: Any
-    test: Any = None
-    name: str | None = None
-    upper: Callable | None = None
-    lower: Callable | None = None
-    y: Any = None
-
-    @staticmethod
-    def stack(
-        *,
-        train: Any,
-        validation: Any,
-        test: Any = None,
-        y: Any = None,
-        upper: Callable | None = None,
-        lower: Callable | None = None,
-        names: Sequence[str] | None = None,
-    ) -> TaskStack:
-        """Many like tasks from arrays with a leading task axis: leaves of shape (tasks, rows, ...).
-
-        >>> Task.stack(train=jnp.zeros((1000, 20, 3)), validation=jnp.zeros((1000, 5, 3))).count
-        1000
-        """
-        return TaskStack(train, validation, test, names, upper, lower, y)
+from bilevel._core import pytrees, values
+from bilevel.problem.group import Group, Objective
+from bilevel.problem.sources import Arrays, Generator, Ragged, Source
+from bilevel.problem.task import ROLES, Task, TaskStack, arrays_of, as_list
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class TaskStack:
-    """Many like tasks; see `Task.stack`."""
+class Batches(NamedTuple):
+    """Rows per step, by role; None = all the data. `arguments` are what the user knows them by."""
 
-    train: Any
-    validation: Any
-    test: Any
-    names: Sequence[str] | None
-    upper: Callable | None
-    lower: Callable | None
-    y: Any
+    lower: int | None
+    upper: int | None
+    arguments: Sequence[tuple[str, str]] = (("lower_batch", "train"), ("upper_batch", "validation"))
 
-    @property
-    def count(self) -> int:
-        """How many tasks."""
-        lengths = {
-            f"{role}{jax.tree_util.keystr(path)}": len(a) if np.ndim(a) else 0
-            for role in ("train", "validation", "test", "y")
-            for path, a in jax.tree_util.tree_leaves_with_path(_parameters(getattr(self, role)))
-        }
-        if not lengths or len(set(lengths.values())) != 1 or 0 in lengths.values():
-            raise ValueError(f"Task.stack needs a leading axis of one length, the tasks, on every leaf; got {lengths}.")
-        return next(iter(lengths.values()))
-
-
-def _parameters(data: Any) -> Any:
-    return data.parameters if isinstance(data, Generator) else data
-
-
-@dataclasses.dataclass
-class _Block:
-    """Some like tasks on their way into a group: data stacked over tasks, or of one task."""
-
-    stacked: bool
-    ids: list[int]
-    roles: dict[str, Any]  # train, validation, test
-    y: Any
-    upper: Callable
-    lower: Callable
+    def check(self, owner: str, group: Group, names: Sequence[str]) -> None:
+        """Raises where a batch is no number of rows that every task of a group has."""
+        for argument, role in self.arguments:
+            source: Source = getattr(group, role)
+            batch = self.lower if role == "train" else self.upper
+            if batch is None and not source.finite:
+                raise ValueError(
+                    f"{owner}({argument}=None) means all the data, and a Generator is infinite: give a number."
+                )
+            if batch is None:
+                continue
+            values.whole(argument, batch, of=owner, none="all the data")
+            sizes = source.sizes()
+            shortest = int(np.argmin(sizes))
+            if source.finite and jax.tree.leaves(source) and batch > sizes[shortest]:
+                name = names[int(group.ids[shortest])]
+                raise ValueError(
+                    f"{owner}({argument}={batch}) is larger than the data: task {name!r} has {sizes[shortest]} rows."
+                )
 
 
-def _as_arrays(data: Any, what: str) -> Any:
-    def convert(path: Any, a: Any) -> jax.Array:
-        where = f"{what}{jax.tree_util.keystr(path)}"
-        if isinstance(a, (np.ndarray, np.generic)) and a.dtype.kind not in "biufc":
-            raise TypeError(f"{where} has dtype {a.dtype}: it needs numbers; encode labels as integers.")
-        try:
-            a = jnp.asarray(a)
-            a = jnp.asarray(a, a.dtype)  # never weakly typed: like data compile once
-        except TypeError as error:
-            raise TypeError(f"{where} got {type(a).__name__}: data are pytrees of arrays.") from error
-        return a
+class Stacked(NamedTuple):
+    """All tasks of a problem: groups of like ones, and their names."""
 
-    if isinstance(data, Generator):
-        parameters = jax.tree_util.tree_map_with_path(convert, data.parameters)
-        return dataclasses.replace(data, parameters=parameters)
-    return jax.tree_util.tree_map_with_path(convert, data)
+    groups: tuple[Group, ...]
+    names: list[str]
 
 
-def _check_rows(data: Any, what: str, stacked: bool) -> None:
-    if isinstance(data, Generator):
-        return
-    lengths = {}
-    for path, a in jax.tree_util.tree_leaves_with_path(data):
-        where = jax.tree_util.keystr(path) or "the array"
-        if a.ndim < 1 + stacked:
-            raise ValueError(
-                f"{what}{where} has shape {a.shape}: it needs a leading axis of rows (is it a list? use an array)."
-            )
-        lengths[where] = a.shape[stacked]
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"{what} has leaves of unequal length {lengths}: every leaf needs the same number of rows.")
-    if 0 in lengths.values():
-        raise ValueError(f"{what} has no rows: it needs at least one.")
-
-
-def gather(
-    tasks: Sequence[Task | TaskStack],
-    upper: Callable,
-    lower: Callable,
-    lower_batch: int | None,
-    upper_batch: int | None,
-    owner: str = "Problem",
-    checked: Sequence[tuple[str, str]] = (("lower_batch", "train"), ("upper_batch", "validation")),
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Stacks like tasks; returns the fields of each group and the names of all tasks.
-
-    Errors speak of `owner`, and of batches by the arguments in `checked`, each with the data that it is drawn from.
-    """
-    if isinstance(tasks, (Task, TaskStack)):
-        tasks = [tasks]
-    if not isinstance(tasks, Iterable):
-        raise TypeError(f"{owner}(tasks=...) got {type(tasks).__name__}: it needs a sequence of bl.Task.")
-    blocks, names = [], []
-    for task in tasks:
-        if not isinstance(task, (Task, TaskStack)):
-            raise TypeError(f"{owner}(tasks=...) got {type(task).__name__}: it needs bl.Task or bl.Task.stack(...).")
-        block, own_names = _block(task, len(names), upper, lower)
-        blocks.append(block)
-        names.extend(own_names)
-    if not names:
-        raise ValueError(f"{owner}(tasks=...) got no tasks: it needs at least one.")
+def stack_tasks(owner: str, tasks: Any, upper: Objective, lower: Objective, batches: Batches) -> Stacked:
+    """Stacks like tasks; errors speak of `owner(tasks=...)`."""
+    alike: dict[Hashable, list[_Uniform]] = defaultdict(list)
+    names: list[str] = []
+    for task in as_list(owner, tasks):
+        uniform = _uniform(task, len(names), upper, lower)
+        names.extend(_names(task, uniform.ids))
+        alike[uniform.kind].append(uniform)
     if len(set(names)) < len(names):
         twice, _ = Counter(names).most_common(1)[0]
         raise ValueError(f"{owner}(tasks=...) got the task name {twice!r} more than once: names must be unique.")
-
-    alike = defaultdict(list)
-    for block in blocks:
-        alike[_key(block)].append(block)
-    bundles = [_bundle(group, lower_batch, upper_batch) for group in alike.values()]
-    for bundle in bundles:
-        for argument, role in checked:
-            batch = lower_batch if role == "train" else upper_batch
-            _check_batch(f"{owner}({argument}", batch, bundle[role], names, bundle["ids"])
-    return bundles, names
+    groups = tuple(_group(own, batches) for own in alike.values())
+    for group in groups:
+        batches.check(owner, group, names)
+    return Stacked(groups, names)
 
 
-def _block(task: Task | TaskStack, first: int, upper: Callable, lower: Callable) -> tuple[_Block, list[str]]:
-    stacked = isinstance(task, TaskStack)
-    count = task.count if stacked else 1
-    ids = list(range(first, first + count))
-    names = task.names if stacked else [task.name] if task.name is not None else None
+def shapes_of(group: Group) -> tuple:
+    """What of a group is not its functions: groups that share it could have been one."""
+    sources = [getattr(group, role) for role in ROLES]
+    y = None if group.y is None else pytrees.signature(group.y, skip=1)
+    return y, *((type(s), pytrees.signature(getattr(s, "data", None), skip=2)) for s in sources)
+
+
+class _Uniform(NamedTuple):
+    """A task, or many, on the way into a group: on every leaf the first axis is the tasks."""
+
+    ids: range
+    roles: dict[str, Any]  # train, validation, test
+    y: Any
+    upper: Objective
+    lower: Objective
+
+    @property
+    def kind(self) -> Hashable:
+        """Equal for tasks that can be stacked: the same functions, and shapes but for the number of rows."""
+        y = None if self.y is None else pytrees.signature(self.y, skip=1)
+        return self.upper, self.lower, tuple(map(_kind_of_data, self.roles.values())), y
+
+
+def _kind_of_data(data: Any) -> Hashable:
+    if isinstance(data, Generator):
+        return data.sample, data.evaluation, pytrees.signature(data.parameters, skip=1)
+    return None if data is None else pytrees.signature(data, skip=2)
+
+
+def _names(task: Task | TaskStack, ids: range) -> list[str]:
+    names = task.names if isinstance(task, TaskStack) else [task.name] if task.name is not None else None
     names = [f"task {i}" for i in ids] if names is None else list(names)
-    if len(names) != count:
-        raise ValueError(f"Task.stack(names=...) got {len(names)} names for {count} tasks.")
-    what = "Task.stack(" if stacked else f"Task({names[0]!r})."
+    if len(names) != len(ids):
+        raise ValueError(f"Task.stack(names=...) got {len(names)} names for {len(ids)} tasks.")
+    return names
+
+
+def _uniform(task: Task | TaskStack, first: int, upper: Objective, lower: Objective) -> _Uniform:
+    stacked = isinstance(task, TaskStack)
+    ids = range(first, first + (task.count if isinstance(task, TaskStack) else 1))
+    what = "Task.stack(" if stacked else f"Task({_names(task, ids)[0]!r})."
     roles = {}
-    for role in ("train", "validation", "test"):
+    for role in ROLES:
         data = getattr(task, role)
         if role == "validation" and (data is None) != (task.train is None):  # both may be: a task without data
             missing = role if data is None else "train"
             raise TypeError(f"{what}{missing} is None: it needs rows, a pytree of arrays.")
-        roles[role] = None if data is None else _as_arrays(data, f"{what}{role}")
-        _check_rows(roles[role], f"{what}{role}", stacked)
-    y = None if task.y is None else jax.tree.map(jnp.asarray, task.y)
-    return _Block(stacked, ids, roles, y, task.upper or upper, task.lower or lower), names
+        roles[role] = None if data is None else _stacked(data, f"{what}{role}", stacked)
+    y = None if task.y is None else jax.tree.map(lambda a: _array(a, f"{what}y", stacked), task.y)
+    return _Uniform(ids, roles, y, task.upper or upper, task.lower or lower)
 
 
-def _role_key(data: Any, stacked: bool) -> Any:
-    if data is None:
-        return None
+def _stacked(data: Any, what: str, stacked: bool) -> Any:
+    """A role's data as arrays whose first axis is the tasks."""
+
+    def convert(path: Any, a: Any) -> Any:
+        return _array(a, f"{what}{jax.tree_util.keystr(path)}", stacked)
+
+    arrays = jax.tree_util.tree_map_with_path(convert, arrays_of(data))
     if isinstance(data, Generator):
-        return data.sample, data.evaluation, pytrees.signature(data.parameters, skip=int(stacked))
-    return pytrees.signature(data, skip=1 + stacked)
+        return dataclasses.replace(data, parameters=arrays)
+    lengths = {}
+    for path, a in jax.tree_util.tree_leaves_with_path(arrays):
+        where = jax.tree_util.keystr(path) or "the array"
+        if a.ndim < 2:
+            shape = a.shape if stacked else a.shape[1:]
+            raise ValueError(
+                f"{what}{where} has shape {shape}: it needs a leading axis of rows (is it a list? use an array)."
+            )
+        lengths[where] = a.shape[1]
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"{what} has leaves of unequal length {lengths}: every leaf needs the same number of rows.")
+    if 0 in lengths.values():
+        raise ValueError(f"{what} has no rows: it needs at least one.")
+    return arrays
 
 
-def _key(block: _Block) -> tuple:
-    y = None if block.y is None else pytrees.signature(block.y, skip=int(block.stacked))
-    roles = tuple(_role_key(data, block.stacked) for data in block.roles.values())
-    return block.upper, block.lower, roles, y
+def _array(a: Any, where: str, stacked: bool) -> Any:
+    """An array with a leading axis of tasks. With numpy, which makes thousands of tasks in the time of a few by JAX."""
+    if isinstance(a, (np.ndarray, np.generic)) and a.dtype.kind not in "biufcV":
+        raise TypeError(f"{where} has dtype {a.dtype}: it needs numbers; encode labels as integers.")
+    if not isinstance(a, Tracer) and not jnp.issubdtype(getattr(a, "dtype", None), jax.dtypes.extended):
+        try:
+            a = np.asarray(a)
+            a = a.astype(jax.dtypes.canonicalize_dtype(a.dtype), copy=False)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{where} got {type(a).__name__}: data are pytrees of arrays.") from error
+    return a if stacked else a[None]
 
 
-def shape_of(bundle: dict[str, Any]) -> tuple:
-    """What of a group is not its functions."""
-    sources = [bundle[role] for role in ("train", "validation", "test")]
-    y = None if bundle["y"] is None else pytrees.signature(bundle["y"], skip=1)
-    return y, *((type(s), pytrees.signature(getattr(s, "data", None), skip=2)) for s in sources)
+def _group(alike: list[_Uniform], batches: Batches) -> Group:
+    first = alike[0]
+    return Group(
+        upper=first.upper,
+        lower=first.lower,
+        **{role: _source([own.roles[role] for own in alike], role, seed) for seed, role in enumerate(ROLES)},
+        ids=jnp.asarray(np.concatenate([own.ids for own in alike]), jnp.int32),
+        y=None if first.y is None else _joined([own.y for own in alike]),
+        lower_batch=batches.lower,
+        upper_batch=batches.upper,
+    )
 
 
-def _bundle(blocks: list[_Block], lower_batch: int | None, upper_batch: int | None) -> dict[str, Any]:
-    first = blocks[0]
-    ys = [b.y if b.stacked else jax.tree.map(lambda a: a[None], b.y) for b in blocks]
-    return {
-        "upper": first.upper,
-        "lower": first.lower,
-        **{role: _source(blocks, role, seed) for seed, role in enumerate(("train", "validation", "test"))},
-        "ids": jnp.asarray(np.concatenate([b.ids for b in blocks]), jnp.int32),
-        "y": None if first.y is None else _concatenate(ys),
-        "lower_batch": lower_batch,
-        "upper_batch": upper_batch,
-    }
-
-
-def _concatenate(trees: list[Any]) -> Any:
-    return trees[0] if len(trees) == 1 else jax.tree.map(lambda *a: jnp.concatenate(a), *trees)
-
-
-def _source(blocks: list[_Block], role: str, seed: int) -> Any:
-    data = [b.roles[role] for b in blocks]
+def _source(data: list[Any], role: str, seed: int) -> Source | None:
     if data[0] is None and role == "test":
         return None
     if isinstance(data[0], Generator):
-        stacked = [
-            d.parameters if b.stacked else jax.tree.map(lambda a: a[None], d.parameters)
-            for b, d in zip(blocks, data, strict=True)
-        ]
-        return dataclasses.replace(data[0], parameters=_concatenate(stacked), seed=seed)
+        return dataclasses.replace(data[0], parameters=_joined([d.parameters for d in data]), seed=seed)
     if not jax.tree.leaves(data[0]):
         return Arrays(data[0], 0)  # a task without data: its functions are all there is
-    counts = [len(b.ids) for b in blocks]
-    rows = [jax.tree.leaves(d)[0].shape[int(b.stacked)] for b, d in zip(blocks, data, strict=True)]
+    tasks, rows = zip(*(jax.tree.leaves(d)[0].shape[:2] for d in data), strict=True)
     if len(set(rows)) == 1:
-        stacked = [d if b.stacked else jax.tree.map(lambda a: a[None], d) for b, d in zip(blocks, data, strict=True)]
-        return Arrays(_concatenate(stacked), rows[0])
-    flat = [
-        jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), d) if b.stacked else d
-        for b, d in zip(blocks, data, strict=True)
-    ]
-    size = np.repeat(rows, counts)
+        return Arrays(_joined(data), rows[0])
+    flat = [jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), d) for d in data]
+    size = np.repeat(rows, tasks)
     offset = np.concatenate([[0], np.cumsum(size)[:-1]])
-    return Ragged(_concatenate(flat), jnp.asarray(offset, jnp.int32), jnp.asarray(size, jnp.int32), max(rows))
+    return Ragged(_joined(flat), jnp.asarray(offset, jnp.int32), jnp.asarray(size, jnp.int32), max(rows))
 
 
-def _check_batch(argument: str, batch: Any, source: Any, names: list[str], ids: Any) -> None:
-    if isinstance(source, Generator):
-        if batch is None:
-            raise ValueError(f"{argument}=None) means all the data, and a Generator has no end: give a number.")
-        rows, shortest = None, 0
-    elif not jax.tree.leaves(source):
-        rows, shortest = None, 0  # a task without data has nothing to draw
-    else:
-        sizes = np.asarray(source.size) if isinstance(source, Ragged) else np.array([source.rows])
-        shortest = int(np.argmin(sizes))
-        rows = int(sizes[shortest])
-    if batch is None:
-        return
-    if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or batch < 1:
-        raise ValueError(f"{argument}={batch!r}): it needs a whole number of rows, 1 or more, or None.")
-    if rows is not None and batch > rows:
-        name = names[int(ids[shortest])]
-        raise ValueError(f"{argument}={batch}) is larger than the data: task {name!r} has {rows} rows.")
+def _joined(trees: list[Any]) -> Any:
+    def join(*leaves: Any) -> jax.Array:
+        library: Callable = jnp.concatenate if any(isinstance(leaf, jax.Array) for leaf in leaves) else np.concatenate
+        return jnp.asarray(leaves[0] if len(leaves) == 1 else library(leaves))
+
+    return jax.tree.map(join, *trees)

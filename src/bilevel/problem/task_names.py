@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -12,22 +12,26 @@ from bilevel._core import pytrees
 
 
 class Names(Sequence[str]):
-    """Task names. To JAX all lists of one length are alike: names never matter to what is compiled."""
+    """Task names."""
 
     def __init__(self, names: Sequence[str]):
-        self._names = names
+        self._names = tuple(names)
 
     def __len__(self) -> int:
         return len(self._names)
 
-    def __getitem__(self, i: Any) -> Any:
+    @overload
+    def __getitem__(self, i: int) -> str: ...
+    @overload
+    def __getitem__(self, i: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, i: int | slice) -> str | tuple[str, ...]:
         return self._names[i]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Names) and len(self) == len(other)
+        return isinstance(other, Names) and self._names == other._names
 
     def __hash__(self) -> int:
-        return hash(len(self))
+        return hash(self._names)
 
     def __repr__(self) -> str:
         return repr(list(self._names[:5])) + ("..." if len(self) > 5 else "")
@@ -39,7 +43,7 @@ class TaskValues(Mapping[str, Any]):
     Args:
         names: of all tasks.
         ids: for each group of like tasks, the place of each of its tasks among the names.
-        stacked: for each group, the values of its tasks.
+        stacked: for each group, the values of its tasks, on a leading axis.
     """
 
     def __init__(self, names: Names, ids: Sequence[Any], stacked: tuple):

@@ -31,7 +31,7 @@ import numpy as np
 from bilevel.constraints import Box
 from bilevel.problem.checks import check_count
 from bilevel.problem.multiblock import MultiBlockProblem
-from bilevel.problem.stacking import Task
+from bilevel.problem.task import Task
 from bilevel.problems.hyperparameters import Ready
 from bilevel.problems.rows import check_callable, check_strength, listed, points_of
 

@@ -26,7 +26,7 @@ import numpy as np
 from bilevel.constraints import NonNegative
 from bilevel.problem.checks import check_count
 from bilevel.problem.problem import Problem
-from bilevel.problem.stacking import Task
+from bilevel.problem.task import Task
 from bilevel.problems.rows import check_strength, listed, points_of
 from bilevel.problems.sincos import sincos
 

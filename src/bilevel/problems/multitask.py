@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from bilevel.problem.minmax import MinMaxProblem
-from bilevel.problem.stacking import Task
+from bilevel.problem.task import Task
 from bilevel.problems.hyperparameters import Ready
 from bilevel.problems.rows import check_callable, check_strength, listed, points_of
 

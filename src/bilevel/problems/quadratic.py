@@ -7,7 +7,7 @@ import numpy as np
 
 from bilevel.problem.checks import check_count, is_positive
 from bilevel.problem.problem import Problem
-from bilevel.problem.stacking import Task
+from bilevel.problem.task import Task
 from bilevel.problems.rows import check_strength
 
 

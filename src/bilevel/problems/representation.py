@@ -24,7 +24,7 @@ from bilevel._core import pytrees
 from bilevel.problem.checks import check_count
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Generator
-from bilevel.problem.stacking import Task
+from bilevel.problem.task import Task
 from bilevel.problems.hyperparameters import Ready
 from bilevel.problems.rows import check_callable, check_strength, listed
 

@@ -1,1 +1,12 @@
-"""Where rates come from: given, measured, or relative to the size of what they move."""
+"""Where rates come from that are not given to a solver one by one: measured, relative to sizes, or given together.
+
+Every bilevel solver takes `rates=` any of them. What is given to the solver itself (`upper_lr`, `lower_lr`, the
+weighting's `lr`) wins.
+"""
+
+from bilevel.rates.base import Rates
+from bilevel.rates.given import Given, constant, cosine, linear
+from bilevel.rates.measured import Measured
+from bilevel.rates.relative import Relative
+
+__all__ = ["Given", "Measured", "Rates", "Relative", "constant", "cosine", "linear"]

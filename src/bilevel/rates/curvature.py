@@ -13,30 +13,31 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel._core import pytrees
-from bilevel._core.derivatives import hessian_product, largest_curvature, response, stretch
-from bilevel._core.linear import conjugate_gradient
+from bilevel._core import linear, pytrees
+from bilevel._core.derivatives import hessian_product, largest_curvature, response
 from bilevel.hypergradients.conjugate_gradient import ConjugateGradient
-from bilevel.oracles.upper import Upper
+from bilevel.oracles.upper import Point, Upper
 from bilevel.problem.group import TaskView, UpperSample
+from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
+from bilevel.problem.sources import Sample
 
-FALL = 4.0  # a curvature never falls below so great a part of the largest seen: where a loss is flat, 1 / L has no end
-TOLD = 1.2  # a step bends more than L says where it bends so many times as much
+MAX_DROP = 4.0  # a curvature never falls below its largest recent value over this: where a loss is flat, 1 / L has no end
+SLACK = 1.2  # a step exceeds the estimate L where it bends more than this many times as much
 DOUBLINGS = 60
 MEASURING_BATCH = 128  # rows to measure with, where steps draw fewer: noise makes curvature look larger
 
 
-class Lower(NamedTuple):
-    """The largest curvature of each lower problem of a group."""
+class LowerCurvature(NamedTuple):
+    """The largest curvature of each lower problem."""
 
     value: jax.Array
     vector: Any  # the direction it lies in
-    highest: jax.Array  # the largest value of late
+    highest: jax.Array  # the largest recent value
 
 
 class Condition(NamedTuple):
-    """The largest ratio of curvatures of each lower problem of a group."""
+    """The largest ratio of curvatures of each lower problem."""
 
     value: jax.Array  # L_i / mu_i
     largest: jax.Array  # L_i
@@ -70,60 +71,60 @@ def measuring(problem: Problem) -> Problem:
     return problem.rebatched(enlarge)
 
 
-def lower(problem: Problem, x: Any, y: tuple, key: jax.Array) -> tuple[Lower, ...]:
+def lower(problem: Problem, x: Any, y: PerTask[Any], key: jax.Array) -> PerTask[LowerCurvature]:
     """Measures every lower curvature from scratch."""
 
-    def one(task: TaskView, y: Any, key: jax.Array) -> Lower:
-        value, vector = largest_curvature(task.lower, x, y, task.draw(key))
-        return Lower(value, vector, value)
+    def one(task: TaskView, y: Any, key: jax.Array) -> LowerCurvature:
+        found = largest_curvature(task.lower, x, y, task.draw(key))
+        return LowerCurvature(found.value, found.vector, found.value)
 
-    return tuple(g.each(one, yg, g.keys(key)) for g, yg in zip(problem.groups, y, strict=True))
+    return problem.each(one, y, problem.keys(key))
 
 
-def follow_lower(problem: Problem, x: Any, y: tuple, samples: tuple, known: tuple[Lower, ...]) -> tuple[Lower, ...]:
+def follow_lower(
+    problem: Problem, x: Any, y: PerTask[Any], samples: PerTask[Sample], known: PerTask[LowerCurvature]
+) -> PerTask[LowerCurvature]:
     """One power iteration more: L <- max(.99 L, |A u|); where batches are drawn, at least a quarter of the largest.
 
     A logistic loss is flat on rows that are fitted well, and bends as before on the next one that is not. The largest
     is forgotten slowly, as x may change the problem for good.
     """
-    fall = FALL if problem.draws else jnp.inf
+    drop = MAX_DROP if problem.is_stochastic else jnp.inf
 
-    def one(task: TaskView, y: Any, sample: Any, known: Lower) -> Lower:
-        value, vector = stretch(task.lower, x, y, known.vector, sample)
+    def one(task: TaskView, y: Any, sample: Sample, known: LowerCurvature) -> LowerCurvature:
+        value, vector = linear.stretch(lambda v: hessian_product(task.lower, x, y, v, sample), known.vector)
         highest = jnp.maximum(0.9997 * known.highest, value).astype(known.value.dtype)
-        value = jnp.maximum(jnp.maximum(0.99 * known.value, value), highest / fall)
-        return Lower(value.astype(highest.dtype), vector, highest)
+        value = jnp.maximum(jnp.maximum(0.99 * known.value, value), highest / drop)
+        return LowerCurvature(value.astype(highest.dtype), vector, highest)
 
-    rows = zip(problem.groups, y, samples, known, strict=True)
-    return tuple(g.each(one, yg, s, k) for g, yg, s, k in rows)
+    return problem.each(one, y, samples, known)
 
 
-def unmeasured(y: tuple) -> tuple[Condition, ...]:
+def unmeasured(y: PerTask[Any]) -> PerTask[Condition]:
     """Directions to start from."""
 
     def one(y: Any) -> Condition:
         one = jnp.ones((), optax.tree.norm(y).dtype)
         return Condition(one, one, pytrees.generic(y, 2.4), pytrees.generic(y, 1.7))
 
-    return tuple(map(jax.vmap(one), y))
+    return for_tasks(one, y)
 
 
 def condition(
-    problem: Problem, x: Any, y: tuple, key: jax.Array, known: tuple[Condition, ...], iterations: Any
-) -> tuple[Condition, ...]:
+    problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, known: PerTask[Condition], iterations: Any
+) -> PerTask[Condition]:
     """Measures L_i / mu_i further on from what is known."""
 
     def one(task: TaskView, y: Any, key: jax.Array, known: Condition) -> Condition:
         sample = task.draw(key)
         dtype = known.value.dtype
-
-        def higher(_: Any, carry: tuple) -> tuple:
-            return stretch(task.lower, x, y, carry[1], sample)
-
-        largest, high = jax.lax.fori_loop(0, iterations, higher, (known.largest, known.high))
+        product = lambda v: hessian_product(task.lower, x, y, v, sample)  # noqa: E731
+        largest, high = jax.lax.fori_loop(
+            0, iterations, lambda _, at: linear.stretch(product, at.vector), linear.Stretch(known.largest, known.high)
+        )
 
         def lowest(_: Any, carry: tuple) -> tuple:
-            image = hessian_product(task.lower, x, y, carry[1], sample)
+            image = product(carry[1])
             smallest = jnp.asarray(optax.tree.vdot(carry[1], image), dtype)
             return smallest, pytrees.unit(
                 jax.tree.map(lambda v, a: (1.1 * largest * v - a).astype(v.dtype), carry[1], image)
@@ -133,16 +134,17 @@ def condition(
         ratio = largest / jnp.clip(smallest, 1e-6 * largest, largest)
         return Condition(jnp.where(largest > 0, ratio, 1).astype(dtype), largest.astype(dtype), high, low)
 
-    rows = zip(problem.groups, y, known, strict=True)
-    return tuple(g.each(one, yg, g.keys(key), k) for g, yg, k in rows)
+    return problem.each(one, y, problem.keys(key), known)
 
 
-def settle(problem: Problem, x: Any, y: tuple, key: jax.Array, known: tuple[Condition, ...], steps: Any) -> tuple:
-    """y after so many lower steps of size 1/L_i on one sample: where y will be once it has followed x."""
+def settle(
+    problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, known: PerTask[Condition], steps: Any
+) -> PerTask[Any]:
+    """y after lower steps of size 1/L_i on one sample: where y will be once it has followed x."""
 
-    def one(task: TaskView, y: Any, key: jax.Array, largest: jax.Array) -> Any:
+    def one(task: TaskView, y: Any, key: jax.Array, known: Condition) -> Any:
         sample = task.draw(key)
-        rate = 1 / jnp.where(largest > 0, largest, 1)
+        rate = 1 / jnp.where(known.largest > 0, known.largest, 1)
 
         def down(_: Any, y: Any) -> Any:
             gradient = jax.grad(task.lower, argnums=1)(x, y, sample)
@@ -150,38 +152,25 @@ def settle(problem: Problem, x: Any, y: tuple, key: jax.Array, known: tuple[Cond
 
         return jax.lax.fori_loop(0, steps, down, y)
 
-    rows = zip(problem.groups, y, known, strict=True)
-    return tuple(g.each(one, yg, g.keys(key), k.largest) for g, yg, k in rows)
+    return problem.each(one, y, problem.keys(key), known)
 
 
-def upper(
-    problem: Problem, x: Any, y: tuple, weights: jax.Array, key: jax.Array, vector: Any, iterations: int
-) -> UpperCurvature:
+def upper(problem: Problem, point: Point, key: jax.Array, vector: Any, iterations: Any) -> UpperCurvature:
     """Power iteration on the Hessian of sum_i w_i l_i, a product being a central difference of the hypergradient.
 
     At x + u each y_i is moved by -A^-1 J' u, as y_i* would move; both ends use one sample. Afterwards L is doubled
     until the hypergradient changes no more over a step of 1 / (2 L) than L allows.
     """
-    samples = problem.draw_upper(key)
-    upper = Upper(ConjugateGradient(iterations=10, tolerance=1e-3))
-    state = upper.init(problem, x, y, samples)
+    x, samples = point.x, problem.draw_upper(key)
+    oracle = Upper(problem, ConjugateGradient(iterations=10, tolerance=1e-3))
+    point = point._replace(v=oracle.init(point, samples))
     size = optax.tree.norm(x)
     dtype = size.dtype
     reach = (jnp.finfo(dtype).eps ** (1 / 3) * jnp.where(size > 0, size, 1)).astype(dtype)
 
-    def shifted(task: TaskView, y: Any, move: Any, sample: UpperSample) -> Any:
-        right = response(task.lower, x, y, move, sample.lower)
-        product = lambda v: hessian_product(task.lower, x, y, v, sample.lower)  # noqa: E731
-        follow = conjugate_gradient(product, right, optax.tree.zeros_like(y), 10, 1e-3)
-        return optax.tree.sub(y, follow)
-
     def gradient(there: Any) -> Any:
-        move = optax.tree.sub(there, x)
-        ys = tuple(
-            group.each(lambda task, y, s: shifted(task, y, move, s), yg, s)
-            for group, yg, s in zip(problem.groups, y, samples, strict=True)
-        )
-        return upper.direction(problem, there, ys, weights, state, samples).direction
+        y = _followed(problem, point, optax.tree.sub(there, x), samples)
+        return oracle.direction(point._replace(x=there, y=y), samples).direction
 
     def turn(carry: Probe) -> Probe:
         """First a power iteration, at both ends of a short way; later a look at where a step of 1 / (2 L) leads."""
@@ -197,7 +186,7 @@ def upper(
         bend = (optax.tree.norm(change) / jnp.where(apart > 0, apart, 1)).astype(dtype)
         good = (apart > 0) & jnp.isfinite(bend) & (bend > 0)
         # The curvatures of tasks may cancel where x is, and say nothing of where a long step leads: L is too small.
-        long = ~powering & (apart > 0) & ~(bend <= TOLD * carry.value)
+        long = ~powering & (apart > 0) & ~(bend <= SLACK * carry.value)
         value = jnp.where(powering & good, bend, jnp.where(long, 2 * carry.value, carry.value))
         vector = optax.tree.where(powering & good, pytrees.unit(change), carry.vector)
         slope = optax.tree.where(powering, jax.tree.map(lambda a: (a[0] + a[1]) / 2, there), carry.slope)
@@ -207,3 +196,15 @@ def upper(
     most = iterations + DOUBLINGS
     end = jax.lax.while_loop(lambda carry: (carry.turns < most) & ~carry.ended, turn, first)
     return UpperCurvature(end.value, end.vector)
+
+
+def _followed(problem: Problem, point: Point, move: Any, samples: PerTask[UpperSample]) -> PerTask[Any]:
+    """Every y_i moved by -A^-1 J' u, as y_i* would where x moves by u."""
+
+    def one(task: TaskView, y: Any, sample: UpperSample) -> Any:
+        right = response(task.lower, point.x, y, move, sample.lower)
+        product = lambda v: hessian_product(task.lower, point.x, y, v, sample.lower)  # noqa: E731
+        follow = linear.conjugate_gradient(product, right, optax.tree.zeros_like(y), 10, 1e-3)
+        return optax.tree.sub(y, follow)
+
+    return problem.each(one, point.y, samples)

@@ -1,4 +1,4 @@
-"""Rates chosen for the user and kept up to date, for plain gradient steps.
+"""Rates from measured curvature, for plain gradient steps: MORBiT's.
 
 With K the number of steps, decay(k) = (1 + 50 k / K)^(-1/2), L_i the measured curvature of g_i in y, L_x that of the
 weighted upper objective and kappa the largest condition of a lower problem:
@@ -6,7 +6,7 @@ weighted upper objective and kappa the largest condition of a lower problem:
     lower     1 / L_i, one rate per task; L_i follows every step
     upper     decay / (2 L_x); L_x is measured again along the run, never falls below half its last value nor a
               quarter of the largest seen;
-              directions longer than twice their running norm are cut there; where batches are drawn, the rate is
+              directions longer than twice their running norm are clipped; where batches are drawn, the rate is
               multiplied by the share of the direction that is not noise
     weights   0.3 decay / (worst loss (1 + kappa / 3))
 
@@ -23,31 +23,105 @@ import jax.numpy as jnp
 import optax
 
 from bilevel._core import pytrees
+from bilevel._core.module import part
+from bilevel.oracles.upper import Point
+from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.rates import curvature
+from bilevel.rates.base import (
+    Needs,
+    Rates,
+    RatesState,
+    UpperStep,
+    WeightsStep,
+    follow_worst,
+    inverse_curvatures,
+    or_one,
+)
+from bilevel.rates.curvature import Condition, UpperCurvature
 
 MEMORY = 0.9  # of the running mean that tells a direction from its noise
-CUT = 2.0  # directions longer than so many times their running norm are cut
+CLIP = 2.0  # directions longer than this many running norms are clipped
 
 
-class AutomaticUpper(NamedTuple):
+class UpperRate(NamedTuple):
     """What the upper rate is made of."""
 
-    curvature: curvature.UpperCurvature
+    curvature: UpperCurvature
     highest: jax.Array  # the largest curvature seen
     norm: jax.Array  # running norm of the direction; 0 before the first
     mean: Any = None  # running mean of the direction, where batches are drawn
     square: Any = None  # running mean of its squared norm
 
 
-class Automatic(NamedTuple):
-    """The state of automatic rates; None where the user gave one."""
+class MeasuredState(NamedTuple):
+    """None where the user gave a rate."""
 
-    horizon: jax.Array  # K
-    lower: tuple[curvature.Lower, ...] | None
-    upper: AutomaticUpper | None
-    condition: tuple[curvature.Condition, ...] | None
-    worst: jax.Array | None  # running size of the worst loss, for the weights; 0 before the first
+    upper: UpperRate | None
+    condition: PerTask[Condition] | None
+    worst: jax.Array | None  # running size of the worst loss; 0 before the first
+
+
+@part
+class Measured(Rates):
+    """Rates from curvature that is measured and kept up to date; nothing needs to be given."""
+
+    def init_own(self, problem: Problem, point: Point, needs: Needs) -> MeasuredState:
+        """Directions to measure along; `refresh` measures."""
+        zero = jnp.zeros((), point.weights.dtype)
+        upper = None
+        if needs.upper:
+            none = jnp.zeros((), optax.tree.norm(point.x).dtype)
+            upper = UpperRate(UpperCurvature(none, pytrees.generic(point.x)), none, zero)
+            if problem.is_stochastic:
+                upper = upper._replace(mean=optax.tree.zeros_like(point.x), square=zero)
+        condition = curvature.unmeasured(point.y) if needs.upper or needs.weights else None
+        return MeasuredState(upper, condition, zero if needs.weights else None)
+
+    def measures(self, state: RatesState) -> bool:
+        """Where alpha or gamma is chosen."""
+        return state.own.condition is not None
+
+    def refresh(self, problem: Problem, point: Point, state: RatesState, key: jax.Array, iterations: Any) -> RatesState:
+        """The more iterations, the less is taken from the last measurement."""
+        own: MeasuredState = state.own
+        if own.condition is None:
+            return state
+        large = curvature.measuring(problem)
+        keys = jax.random.split(key, 3)
+        condition = curvature.condition(large, point.x, point.y, keys[0], own.condition, 5 * iterations)
+        own = own._replace(condition=condition)
+        if own.upper is not None:
+            old = own.upper.curvature
+            settled = curvature.settle(large, point.x, point.y, keys[1], condition, 5 * iterations)
+            there = point._replace(y=settled, weights=half_uniform(point.weights))
+            new = curvature.upper(large, there, keys[2], old.vector, iterations)
+            highest = jnp.maximum(own.upper.highest, new.value)
+            least = jnp.maximum(old.value / 2, highest / curvature.MAX_DROP)
+            value = jnp.where(new.value > 0, jnp.maximum(new.value, least), old.value)
+            own = own._replace(upper=own.upper._replace(curvature=new._replace(value=value), highest=highest))
+        return state._replace(own=own)
+
+    def upper(self, state: RatesState, x: Any, direction: Any, step: jax.Array) -> UpperStep:
+        """decay / (2 L_x), and the direction clipped."""
+        direction, known = clip(direction, state.own.upper)
+        rate = decay(step, state.horizon) / (2 * or_one(known.curvature.value))
+        rate = rate if known.mean is None else rate * signal(known)
+        return UpperStep(direction, rate, None, state._replace(own=state.own._replace(upper=known)))
+
+    def lower(self, problem: Problem, state: RatesState, step: jax.Array) -> PerTask[jax.Array]:
+        """1 / L_i."""
+        return inverse_curvatures(state)
+
+    def weights(self, state: RatesState, losses: jax.Array, step: jax.Array) -> WeightsStep:
+        """0.3 decay / (worst (1 + kappa/3))."""
+        own: MeasuredState = state.own
+        assert own.condition is not None
+        assert own.worst is not None
+        worst = follow_worst(own.worst, losses)
+        kappa = jnp.max(jnp.concatenate([group.value for group in own.condition]))
+        rate = 0.3 * decay(step, state.horizon) / (or_one(worst) * (1 + kappa / 3))
+        return WeightsStep(rate, state._replace(own=own._replace(worst=worst)))
 
 
 def decay(step: jax.Array, horizon: jax.Array) -> jax.Array:
@@ -55,75 +129,21 @@ def decay(step: jax.Array, horizon: jax.Array) -> jax.Array:
     return (1 + 50 * step / horizon) ** -0.5
 
 
-def start(
-    problem: Problem, x: Any, y: tuple, weights: jax.Array, key: jax.Array, steps: Any, which: tuple[bool, bool, bool]
-) -> Automatic:
-    """What the rates named by `which` (lower, upper, weights) need; `refresh` then measures."""
-    with_lower, with_upper, with_weights = which
-    zero = jnp.zeros((), weights.dtype)
-    upper = None
-    if with_upper:
-        vector = pytrees.generic(x)
-        none = jnp.zeros((), optax.tree.norm(x).dtype)
-        upper = AutomaticUpper(curvature.UpperCurvature(none, vector), none, zero)
-        if problem.draws:
-            upper = upper._replace(mean=optax.tree.zeros_like(x), square=zero)
-    return Automatic(
-        horizon=jnp.asarray(steps, weights.dtype),
-        lower=curvature.lower(problem, x, y, key) if with_lower else None,
-        upper=upper,
-        condition=curvature.unmeasured(y) if with_upper or with_weights else None,
-        worst=zero if with_weights else None,
-    )
-
-
-def refresh(
-    problem: Problem, x: Any, y: tuple, weights: jax.Array, key: jax.Array, known: Automatic, iterations: Any
-) -> Automatic:
-    """Measures again what changes as x moves; the more iterations, the less is taken from the last time."""
-    if known.condition is None:
-        return known
-    large = curvature.measuring(problem)
-    keys = jax.random.split(key, 3)
-    condition = curvature.condition(large, x, y, keys[0], known.condition, 5 * iterations)
-    known = known._replace(condition=condition)
-    if known.upper is not None:
-        old = known.upper.curvature
-        settled = curvature.settle(large, x, y, keys[1], condition, 5 * iterations)
-        new = curvature.upper(large, x, settled, half_uniform(weights), keys[2], old.vector, iterations)
-        highest = jnp.maximum(known.upper.highest, new.value)
-        least = jnp.maximum(old.value / 2, highest / curvature.FALL)
-        value = jnp.where(new.value > 0, jnp.maximum(new.value, least), old.value)
-        known = known._replace(upper=known.upper._replace(curvature=new._replace(value=value), highest=highest))
-    return known
-
-
 def half_uniform(weights: jax.Array) -> jax.Array:
     """Halfway between the weights and uniform ones: the curvature of tasks that may matter soon counts too."""
     return (weights + 1 / weights.shape[0]) / 2
 
 
-def lower_rates(known: tuple[curvature.Lower, ...]) -> tuple[jax.Array, ...]:
-    """1 / L_i."""
-    return tuple(1 / jnp.where(group.value > 0, group.value, 1) for group in known)
-
-
-def upper_rate(known: AutomaticUpper, step: jax.Array, horizon: jax.Array) -> jax.Array:
-    """decay / (2 L_x)."""
-    value = known.curvature.value
-    rate = decay(step, horizon) / (2 * jnp.where(value > 0, value, 1))
-    return rate if known.mean is None else rate * signal(known)
-
-
-def signal(known: AutomaticUpper) -> jax.Array:
+def signal(known: UpperRate) -> jax.Array:
     """|mean direction|^2 / mean |direction|^2: 1 without noise, towards 0 where noise is all there is."""
-    square = jnp.where(known.square > 0, known.square, 1)
-    return jnp.where(known.square > 0, jnp.minimum(optax.tree.norm(known.mean, squared=True) / square, 1), 1)
+    ratio = optax.tree.norm(known.mean, squared=True) / or_one(known.square)
+    return jnp.where(known.square > 0, jnp.minimum(ratio, 1), 1)
 
 
-def cut(direction: Any, norm: jax.Array, known: AutomaticUpper) -> tuple[Any, AutomaticUpper]:
-    """The direction, cut where it is longer than `CUT` running norms, and the running norm after it."""
-    limit = jnp.where(known.norm > 0, CUT * known.norm, norm)
+def clip(direction: Any, known: UpperRate) -> tuple[Any, UpperRate]:
+    """The direction, clipped at `CLIP` running norms, and the running norm after it."""
+    norm = optax.tree.norm(direction).astype(known.norm.dtype)
+    limit = jnp.where(known.norm > 0, CLIP * known.norm, norm)
     kept = jnp.minimum(norm, limit)
     scale = jnp.where(norm > 0, kept / jnp.where(norm > 0, norm, 1), 1)
     running = jnp.where(known.norm > 0, 0.9 * known.norm + 0.1 * kept, norm).astype(known.norm.dtype)
@@ -134,20 +154,3 @@ def cut(direction: Any, norm: jax.Array, known: AutomaticUpper) -> tuple[Any, Au
         mean = jax.tree.map(lambda m, d: m + (share * (d - m)).astype(m.dtype), known.mean, direction)
         known = known._replace(mean=mean, square=known.square + share * (kept**2 - known.square))
     return direction, known
-
-
-def weights_rate(known: Automatic, losses: jax.Array, step: jax.Array) -> tuple[jax.Array, Automatic]:
-    """0.3 decay / (worst (1 + kappa/3)), and the running worst loss."""
-    assert known.condition is not None
-    known = follow_worst(known, losses)
-    kappa = jnp.max(jnp.concatenate([group.value for group in known.condition]))  # type: ignore[union-attr]
-    worst = jnp.where(known.worst > 0, known.worst, 1)  # type: ignore[operator]
-    return 0.3 * decay(step, known.horizon) / (worst * (1 + kappa / 3)), known
-
-
-def follow_worst(known: Automatic, losses: jax.Array) -> Automatic:
-    """The running size of the worst loss, one step on."""
-    assert known.worst is not None
-    worst = jnp.max(jnp.abs(losses))
-    worst = jnp.where(known.worst > 0, 0.9 * known.worst + 0.1 * worst, worst)
-    return known._replace(worst=worst.astype(known.worst.dtype))

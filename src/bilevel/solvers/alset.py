@@ -19,23 +19,23 @@ problems", NeurIPS 2021.
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 
-from bilevel._core.module import leaf, part, rate_at
+from bilevel._core import values
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import rate_at
 from bilevel.hypergradients import RandomNeumann
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.problem import checks
+from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
-from bilevel.rates.measured import Automatic
-from bilevel.solvers._base.bilevel import State
+from bilevel.rates.base import Needs, RatesState
 from bilevel.solvers._base.card import Card
-from bilevel.solvers.morbit import MORBiT
+from bilevel.solvers._base.estimator import Alternating
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 
 
 @part
-class ALSET(MORBiT):
+class ALSET(Alternating):
     """ALSET: lower steps, then x, at rates in a fixed ratio.
 
     Options as for `MORBiT`, and:
@@ -46,6 +46,7 @@ class ALSET(MORBiT):
 
     hypergradient: Hypergradient = RandomNeumann()
     weighting: Weighting = Average()
+    lower_steps: int = 1
     ratio: float | None = leaf(default=None)  # c
 
     card = Card(
@@ -56,18 +57,24 @@ class ALSET(MORBiT):
         extension="constraint, several tasks, weights",
     )
 
+    @property
+    def needs(self) -> Needs:
+        """beta is not to be chosen where a ratio says what it is."""
+        needs = super().needs
+        return needs if self.ratio is None else needs._replace(lower=False)
+
     def check(self, problem: Problem) -> None:
-        """As MORBiT, and what a ratio needs."""
+        """As every solver, and what a ratio needs."""
         super().check(problem)
-        checks.check_rate("ALSET(ratio)", self.ratio)
+        values.rate("ALSET(ratio)", self.ratio)
         if self.ratio is not None and (self.upper_lr is None or self.lower_lr is not None):
             raise ValueError(
                 f"ALSET(ratio={self.ratio!r}): lower_lr is then ratio * upper_lr, so give upper_lr and no lower_lr."
             )
 
-    def lower_rates(self, problem: Problem, state: State, automatic: Automatic) -> tuple[jax.Array, ...]:
+    def lower_rate(self, problem: Problem, rates: RatesState, step: jax.Array) -> PerTask[jax.Array]:
         """ratio alpha, where a ratio is given."""
-        if self.ratio is None:
-            return super().lower_rates(problem, state, automatic)
-        rate = self.ratio * rate_at(self.upper_lr, state.step)
-        return tuple(jnp.full(group.size, rate, state.weights.dtype) for group in problem.groups)
+        alpha = rate_at(self.upper_lr, step)
+        if self.ratio is None or alpha is None:
+            return super().lower_rate(problem, rates, step)
+        return problem.fill(self.ratio * alpha, rates.horizon.dtype)

@@ -23,14 +23,17 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from bilevel._core import values
 from bilevel._core.module import part
 from bilevel.hypergradients import RandomNeumann
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles.upper import lower_gradients
-from bilevel.problem import checks
+from bilevel.oracles.lower import LowerResult, lower_gradients
+from bilevel.oracles.upper import Upper
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.bilevel import BilevelSolver, Info, Lowered, State
+from bilevel.solvers._base.bilevel import Lowered
 from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.estimator import EstimatorSolver
+from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 
@@ -41,7 +44,7 @@ def growing(step: jax.Array) -> jax.Array:
 
 
 @part
-class BSA(BilevelSolver):
+class BSA(EstimatorSolver):
     """BSA: ever more lower steps, then x.
 
     Options as for `MORBiT`, and:
@@ -66,26 +69,23 @@ class BSA(BilevelSolver):
         """As every solver, and a number of lower steps."""
         super().check(problem)
         if not callable(self.lower_steps):
-            checks.check_count("BSA(lower_steps)", self.lower_steps)
+            values.whole("BSA(lower_steps)", self.lower_steps)
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """t_k lower steps, then x and the weights."""
         lower_key, upper_key = jax.random.split(key)
         lowered = self._descend(problem, state, lower_key)  # (1)
-        upper = self.upper_level(lowered.automatic.lower)
-        samples = problem.draw_upper(upper_key)
-        seen = upper.direction(problem, state.x, lowered.y, state.weights, state.hypergradient, samples)
+        point = self.point(state, lowered.y, lowered.rates)
+        seen = Upper(problem, self.estimator).direction(point, problem.draw_upper(upper_key))
         return self.finish(problem, state, lowered, seen)  # (2)
 
     def _descend(self, problem: Problem, state: State, key: jax.Array) -> Lowered:
-        automatic = self.follow_curvature(problem, state, problem.draw_lower(key))
-        rate = self.lower_rates(problem, state, automatic)
+        rate, rates = self.lower_rates(problem, state, problem.draw_lower(key))
 
-        def one(t: jax.Array, carry: tuple) -> tuple:
-            y, optimiser = carry
+        def one(t: jax.Array, at: LowerResult) -> LowerResult:
             rows = problem.draw_lower(jax.random.fold_in(key, t))
-            return self.lower_move(y, optimiser, lower_gradients(problem, state.x, y, rows), rate)
+            return self.move_lower(at.y, at.optimiser, lower_gradients(problem, state.x, at.y, rows), rate)
 
         count = self.lower_steps(state.step) if callable(self.lower_steps) else self.lower_steps
-        y, optimiser = jax.lax.fori_loop(0, count, one, (state.y, state.lower))
-        return Lowered(y, optimiser, rate, automatic)
+        end = jax.lax.fori_loop(0, count, one, LowerResult(state.y, state.lower))
+        return Lowered(end.y, end.optimiser, rate, rates)

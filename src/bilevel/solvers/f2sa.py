@@ -7,8 +7,8 @@ Step k, with s_k the strength of the penalty, T lower steps:
     (3)  x^{k+1} = proj_X (x^k - alpha (f_x(x^k, p) + s_k (g_x(x^k, p) - g_x(x^k, z))))
     (4)  lambda^{k+1} from the penalised losses f_i(x^k, p_i) + s_k (g_i(x^k, p_i) - g_i(x^k, z_i))
 
-z is the y of the result. These are MORBiT's updates with the `Penalty` estimator, and are written so. Both g of (3) see
-the same rows, or s_k would multiply their noise.
+z is the y of the result. (2) and (3) are the `Penalty` estimator, in the order of moves that MORBiT has. Both g of (3)
+see the same rows, or s_k would multiply their noise.
 
 Published for one task without constraint, s_k ~ k^{1/7}, rho ~ k^{-5/7}, beta ~ k^{-4/7}: O(eps^-3.5) samples when both
 levels are noisy. `growing` is that strength. Constraint, several tasks and weights (4) are our extension, without a
@@ -20,33 +20,56 @@ Reference: Kwon, Kwon, Wright, Nowak, "A fully first-order method for stochastic
 from __future__ import annotations
 
 import jax
+import optax
 
-from bilevel._core.module import part
+from bilevel._core import values
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate
 from bilevel.hypergradients import Penalty
-from bilevel.hypergradients.base import Hypergradient
+from bilevel.oracles.upper import Upper
 from bilevel.problem.problem import Problem
+from bilevel.rates import Measured
+from bilevel.rates.base import Rates
+from bilevel.rules.base import Rule
+from bilevel.solvers._base.bilevel import BilevelSolver
 from bilevel.solvers._base.card import Card
-from bilevel.solvers.morbit import MORBiT
+from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 
 
 def growing(step: jax.Array) -> jax.Array:
-    """10 (1 + k)^{1/7}, for `Penalty(strength=growing)`."""
+    """10 (1 + k)^{1/7}."""
     return 10 * (1.0 + step) ** (1 / 7)
 
 
 @part
-class F2SA(MORBiT):
+class F2SA(BilevelSolver):
     """F2SA: lower steps on g and on f + s g, then x along first derivatives.
 
-    Options as for `MORBiT`; the estimator is `Penalty(strength, lr, steps)`.
+    Args:
+        upper_lr: the rate of x (alpha): a number, a schedule, or None = chosen and kept up to date.
+        lower_lr: the rate of z (beta), likewise; None gives every task its own.
+        penalty_lr: the rate of p (rho), a number; None = 1 / the curvature of f + s g.
+        weighting: how the tasks' losses move their weights, from `bl.weightings`; its `lr` is gamma.
+        upper_rule: from a rate to an optax transformation, for x; None = what the rates are made for, `optax.sgd`.
+        lower_rule: likewise for z, per task.
+        rates: where rates come from that are None, from `bl.rates`.
+        strength: s_k, a number or a function of the step.
+        lower_steps: T, steps of z and of p per step.
     """
 
-    hypergradient: Hypergradient = Penalty(strength=growing, steps=10)
+    upper_lr: Rate = leaf(default=None)  # alpha
+    lower_lr: Rate = leaf(default=None)  # beta
+    penalty_lr: float | None = leaf(default=None)  # rho
     weighting: Weighting = Average()
-    lower_steps: int = 10
+    upper_rule: Rule | None = None
+    lower_rule: Rule = optax.sgd
+    rates: Rates = Measured()
+    strength: Rate = leaf(default=growing)  # s_k
+    lower_steps: int = 10  # T
 
+    replays = True
     card = Card(
         loops="double",
         keeps="p (n d_y)",
@@ -55,8 +78,20 @@ class F2SA(MORBiT):
         extension="constraint, several tasks, weights, automatic rates",
     )
 
+    @property
+    def estimator(self) -> Penalty:
+        """The penalised loss."""
+        return Penalty(self.strength, self.penalty_lr, self.lower_steps)
+
     def check(self, problem: Problem) -> None:
-        """As MORBiT, and the estimator that it is about."""
+        """As every solver, and a number of lower steps."""
+        values.whole("F2SA(lower_steps)", self.lower_steps)
         super().check(problem)
-        if not isinstance(self.hypergradient, Penalty):
-            raise ValueError(f"F2SA(hypergradient={self.hypergradient}): F2SA needs Penalty(strength, lr, steps).")
+
+    def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
+        """z, then p, then x and the weights."""
+        lower_key, upper_key = jax.random.split(key)
+        lowered = self.descend(problem, state, lower_key, self.lower_steps)  # (1)
+        point = self.point(state, lowered.y, lowered.rates)
+        seen = Upper(problem, self.estimator).direction(point, problem.draw_upper(upper_key))  # (2)
+        return self.finish(problem, state, lowered, seen)  # (3), (4)

@@ -19,19 +19,20 @@ from __future__ import annotations
 
 import jax
 
-from bilevel._core.module import Rate, leaf, part, rate_at
-from bilevel.problem import checks
+from bilevel._core import values
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate, rate_at
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.bilevel import Info, State
 from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.tracking import UpperPoint, seen_as, upper_oracle, upper_point
-from bilevel.solvers.soba import SOBA
+from bilevel.solvers._base.linear_system import LinearSystemSolver, residuals
+from bilevel.solvers._base.state import Info, State
+from bilevel.solvers._base.tracking import as_evaluation, kept, upper_oracle
 from bilevel.trackers import Storm
-from bilevel.trackers.base import Tracker
+from bilevel.trackers.base import Memory, Oracle, Tracker
 
 
 @part
-class FSLA(SOBA):
+class FSLA(LinearSystemSolver):
     """FSLA: y, then v, then x along a STORM direction.
 
     Options as for `SOBA`, and:
@@ -55,29 +56,28 @@ class FSLA(SOBA):
     def check(self, problem: Problem) -> None:
         """As SOBA, and a momentum."""
         super().check(problem)
-        checks.check_share("FSLA(momentum)", self.momentum)
+        values.share("FSLA(momentum)", self.momentum, scheduled=True)
 
-    def start_trackers(self, problem: Problem, state: State, key: jax.Array) -> State:
+    def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Memory:
         """STORM starts from a plain stochastic value at the first point."""
-        point = upper_point(state, state.automatic)
-        oracle = upper_oracle(self, problem, per_task=self.tracker.per_task, held=True)
-        value, _ = oracle(point, problem.draw_upper(key))
-        return state._replace(trackers=self.tracker.init(value, point))
+        point = kept(self.point(state))
+        value, _ = self._tracked(problem)(point, problem.draw_upper(key))
+        return self.tracker.init(value, point)
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """y, v at the new y, then x and the weights."""
         lower_key, upper_key = jax.random.split(key)
         samples = problem.draw_upper(upper_key)
         lowered = self.descend(problem, state, lower_key)  # (1)
-        upper = self.tracked(lowered.rate)
-        v = upper.prepare(problem, state.x, lowered.y, state.hypergradient, samples)  # (2)
-        value, _, tracked = self.tracker.update(
-            upper_oracle(self, problem, per_task=self.tracker.per_task, held=True),
-            UpperPoint(state.x, lowered.y, state.weights, v, lowered.automatic.lower),
-            state.trackers,
-            samples,
-            rate_at(self.momentum, state.step),
+        point = self.point(state, lowered.y, lowered.rates)
+        v = self.move_v(state.v, residuals(problem, point, samples), lowered.rate)  # (2)
+        momentum = rate_at(self.momentum, state.step)
+        value, _, memory = self.tracker.update(
+            self._tracked(problem), kept(point._replace(v=v)), state.memory, samples, momentum
         )  # (3)
-        seen = seen_as(value, state.weights, v, per_task=self.tracker.per_task)
-        state, info = self.finish(problem, state, lowered, seen)  # (4)
-        return state._replace(trackers=tracked), info
+        state, info = self.finish(problem, state, lowered, as_evaluation(value, state.weights, v))  # (4)
+        return state._replace(memory=memory), info
+
+    def _tracked(self, problem: Problem) -> Oracle:
+        oracle, per_task = self.oracle(problem), self.tracker.per_task
+        return upper_oracle(oracle.directions_at_fixed_v if per_task else oracle.at_fixed_v, per_task=per_task)

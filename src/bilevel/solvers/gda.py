@@ -20,8 +20,8 @@ import jax
 from bilevel._core.module import part
 from bilevel.problem.minmax import MinMaxProblem
 from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.single_level import SingleLevelSolver, State, weighted_slope
-from bilevel.solvers._base.solver import Info
+from bilevel.solvers._base.single_level import SingleLevelSolver, weighted_slope
+from bilevel.solvers._base.state import Info, State
 
 
 @part
@@ -52,5 +52,5 @@ class GDA(SingleLevelSolver):
 
     def step(self, problem: MinMaxProblem, state: State, key: jax.Array) -> tuple[State, Info]:
         """Both moves from the old point."""
-        direction, losses = weighted_slope(problem, state.x, state.weights, problem.draw(key))
-        return self.finish(problem, state, direction, losses)  # (1), (2)
+        seen = weighted_slope(problem, state.x, state.weights, problem.draw(key))
+        return self.finish(problem, state, seen)  # (1), (2)

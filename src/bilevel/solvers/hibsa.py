@@ -25,20 +25,31 @@ algorithms and applications", IEEE Transactions on Signal Processing, 2020.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel._core import pytrees
-from bilevel._core.module import Power, Rate, leaf, part, rate_at
+from bilevel._core import values
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Power, Rate, rate_at
 from bilevel.constraints import Ball, Product, Simplex
 from bilevel.problem.minmax import MinMaxProblem
-from bilevel.rules import plateau
+from bilevel.problem.per_task import PerTask
+from bilevel.rules.base import reduction, update
 from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.single_level import SingleLevelSolver, State, without_lower
-from bilevel.solvers._base.solver import Info
+from bilevel.solvers._base.single_level import SingleLevelSolver
+from bilevel.solvers._base.state import Info, State
+
+
+class Swept(NamedTuple):
+    """x after all its blocks have moved."""
+
+    x: Any
+    optimisers: tuple
+    rate: jax.Array
+    norm: jax.Array  # of all slopes together
 
 
 @part
@@ -52,7 +63,7 @@ class HiBSA(SingleLevelSolver):
         perturbation: gamma_r, a number, 0 or more, or a schedule.
 
     >>> import bilevel as bl
-    >>> from bilevel._core.module import Power
+    >>> from bilevel._core.schedules import Power
     >>> bl.HiBSA(Power(0.1, -1 / 2), bl.weightings.SimplexAscent(0.05), perturbation=Power(0.1, -1 / 4)).upper_lr(3)
     0.05
     """
@@ -71,13 +82,10 @@ class HiBSA(SingleLevelSolver):
     def check(self, problem: MinMaxProblem) -> None:
         """As every solver, and a perturbation."""
         super().check(problem)
-        size = self.perturbation
-        if callable(size) or pytrees.is_traced(size):
-            return
-        if size is None or isinstance(size, str) or jnp.ndim(size) != 0 or not 0 <= size < jnp.inf:
-            raise ValueError(f"HiBSA(perturbation={size!r}): it needs a finite number, 0 or more, or a schedule.")
+        if not callable(self.perturbation):
+            values.number("HiBSA(perturbation)", self.perturbation, least=0)
 
-    def check_start(self, problem: MinMaxProblem, x: Any) -> None:
+    def check_size(self, problem: MinMaxProblem, x: Any, y: PerTask[Any]) -> None:
         """Each block must have its own set."""
         if _ties_blocks(problem.constraint, x):
             raise ValueError(
@@ -92,17 +100,19 @@ class HiBSA(SingleLevelSolver):
     def step(self, problem: MinMaxProblem, state: State, key: jax.Array) -> tuple[State, Info]:
         """The blocks one after the other, then the weights."""
         samples = problem.draw(key)
-        x, upper, upper_rate, norm = self.sweep(problem, state, samples)  # (1)
-        losses = problem.objectives(x, samples).astype(state.weights.dtype)
+        swept = self.sweep(problem, state, samples)  # (1)
+        losses = problem.objectives(swept.x, samples).astype(state.weights.dtype)
         given, gamma = self.weights_rate(state), rate_at(self.perturbation, state.step)
         rate = (given / (1 + given * gamma)).astype(given.dtype)
         perturbed = losses - (gamma * (state.weights - 1 / problem.size)).astype(losses.dtype)
         weights, weighting = self.weighting.update(state.weights, perturbed, state.weighting, rate)  # (2)
-        state = State(state.step + 1, x, state.y, weights, upper, weighting)
-        return state, Info(losses, norm, upper_rate, without_lower(state), rate)
+        state = state._replace(
+            step=state.step + 1, x=swept.x, weights=weights, weighting=weighting, upper=swept.optimisers
+        )
+        return state, Info.of(losses, swept.norm, upper_rate=swept.rate, weights_rate=rate)
 
-    def sweep(self, problem: MinMaxProblem, state: State, samples: tuple) -> tuple[Any, tuple, jax.Array, jax.Array]:
-        """x and its optimisers after all blocks have moved, the rate, and the length of all slopes together."""
+    def sweep(self, problem: MinMaxProblem, state: State, samples: PerTask[Any]) -> Swept:
+        """All blocks, one after the other."""
         rate = rate_at(self.upper_lr, state.step)
         rule = self.upper_rule(rate)
         blocks, structure = jax.tree.flatten(state.x)
@@ -116,11 +126,11 @@ class HiBSA(SingleLevelSolver):
             squares += jnp.sum(slope**2).astype(squares.dtype)
         x = jax.tree.unflatten(structure, blocks)
         rate = jnp.asarray(rate * plateau.reduction(optimisers), squares.dtype)
-        return x, tuple(optimisers), rate, jnp.sqrt(squares)
+        return Swept(x, tuple(optimisers), rate, jnp.sqrt(squares))
 
 
 def _block_slope(
-    problem: MinMaxProblem, blocks: list[jax.Array], structure: Any, j: int, weights: jax.Array, samples: tuple
+    problem: MinMaxProblem, blocks: list[jax.Array], structure: Any, j: int, weights: jax.Array, samples: PerTask[Any]
 ) -> tuple[jax.Array, jax.Array]:
     """The weighted objective, and its slope in block j alone."""
 

@@ -15,44 +15,33 @@ memory.
 Published without a constraint on x: O(eps^-4) samples until the gradient norm is below eps, for eta_0 and beta ~ eps^2.
 The projection of x is our extension.
 
-Blocks that form one group: only those drawn are computed. Blocks in several groups: all are computed and those not
-drawn count for nothing, because how many of each group are drawn differs from step to step and compiled shapes cannot.
-
 Reference: Hu, Zhong, Yang, "Multi-block min-max bilevel optimization with applications in multi-task deep AUC
 maximization", NeurIPS 2022.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel._core import pytrees
-from bilevel._core.module import Rate, leaf, part, rate_at
-from bilevel.problem import checks, initial_point
-from bilevel.problem.multiblock import BlockPoint, MultiBlockProblem
-from bilevel.solvers._base.blocks import BlockMove
+from bilevel._core import values
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate, rate_at
+from bilevel.problem import findings
+from bilevel.problem.multiblock import MultiBlockProblem
+from bilevel.problem.per_task import InOrder, PerTask
+from bilevel.solvers._base.blocks import BlockMove, visit
 from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.solver import Info
-
-
-class State(NamedTuple):
-    """Where a run is; y holds the y and the dual variable of every block, stacked, per group."""
-
-    step: jax.Array
-    x: Any
-    y: tuple[BlockPoint, ...]
-    weights: jax.Array  # 1/m, always
-    v: tuple
-    z: Any  # the momentum of x
+from bilevel.solvers._base.chosen import Chosen
+from bilevel.solvers._base.solver import Solver
+from bilevel.solvers._base.state import Info, State
 
 
 @part
-class MMB:
+class MMB(Solver):
     """Multi-block min-max bilevel optimization, for a `bl.MultiBlockProblem`. No rate is chosen: they must be given.
 
     Args:
@@ -74,7 +63,6 @@ class MMB:
     radius: float | None = leaf(default=None)
 
     problem_type = MultiBlockProblem
-    chooses_rates = False
     card = Card(
         loops="single",
         keeps="v (m d_y), z (d_x), the dual variables",
@@ -84,63 +72,41 @@ class MMB:
         problem="multi-block min-max bilevel",
     )
 
-    def init(self, problem: MultiBlockProblem, x: Any, y: Any = None, *, key: jax.Array, steps: int) -> State:
-        """Validates everything and returns the first state."""
-        checks.check_kind(self, problem)
-        x = initial_point.arrays(x, "x")
-        points = problem.points(initial_point.lower_points(problem, y, jax.random.fold_in(key, 0)))
-        self.check(problem)
-        checks.check_count("steps", steps)
-        checks.check_start(problem, x, points)
-        checks.check_inside("dual_constraint", problem.dual_constraint, "dual", problem.dual)
-        return self.start(problem, x, points, key, steps)
-
     def check(self, problem: MultiBlockProblem) -> None:
         """Raises where an option makes no sense."""
         for field in ("upper_lr", "lower_lr", "dual_lr"):
-            checks.check_given(f"MMB({field})", getattr(self, field))
-        checks.check_rate("MMB(v_lr)", self.v_lr)
-        checks.check_share("MMB(momentum)", self.momentum)
-        if self.radius is not None and not pytrees.is_traced(self.radius) and not checks.is_positive(self.radius):
-            raise ValueError(f"MMB(radius={self.radius!r}): it needs a positive number, or None.")
-        if self.blocks_per_step is not None:
-            checks.check_part("MMB(blocks_per_step)", self.blocks_per_step, problem.size)
+            values.rate(f"MMB({field})", getattr(self, field), given=True)
+        values.rate("MMB(v_lr)", self.v_lr)
+        values.share("MMB(momentum)", self.momentum, scheduled=True)
+        values.positive("radius", self.radius, of="MMB", none="no ball")
+        values.whole("blocks_per_step", self.blocks_per_step, most=problem.size, of="MMB", none="all blocks")
+        dual = findings.in_constraint("dual_constraint", problem.dual_constraint, "dual", problem.dual)
+        findings.raise_first(dual)
 
-    def start(self, problem: MultiBlockProblem, x: Any, y: tuple, key: jax.Array, steps: Any) -> State:
-        """The first state, without checks; pure."""
+    def start(self, problem: MultiBlockProblem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
+        """The first state, without checks; pure. v is zero, and so is the momentum z of x."""
         dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(x)), jnp.float32)
-        weights = jnp.full(problem.size, 1 / problem.size, dtype)
-        zeros = optax.tree.zeros_like
-        return State(jnp.zeros((), jnp.int32), x, y, weights, tuple(zeros(point.y) for point in y), zeros(x))
-
-    def refresh(self, problem: MultiBlockProblem, state: State, key: jax.Array, iterations: Any = 1) -> State:
-        """Nothing is measured."""
-        return state
-
-    def measures(self, state: State) -> bool:
-        """Nothing is measured."""
-        return False
-
-    def replace(self, **options: Any) -> Self:
-        """The same solver with other options."""
-        return dataclasses.replace(self, **options)
+        weights = jnp.full(problem.size, 1 / problem.size, dtype)  # 1/m, always
+        v = PerTask(tuple(optax.tree.zeros_like(point.y) for point in y))
+        return State(jnp.zeros((), jnp.int32), x, y, weights, v=v, memory=optax.tree.zeros_like(x))
 
     def step(self, problem: MultiBlockProblem, state: State, key: jax.Array) -> tuple[State, Info]:
         """Draws blocks, moves what is theirs, then x; all from the old point."""
-        rate, lower, dual, v = (rate_at(r, state.step) for r in (self.upper_lr, self.lower_lr, self.dual_lr, self.v_lr))
-        move = BlockMove(lower, dual, lower if v is None else v, problem.dual_constraint, self.radius)
-        seen = move.visit_some(problem, state.x, state.y, state.v, self.blocks_per_step, key)  # (1) to (4)
-        direction = jax.tree.map(lambda *parts: sum(parts), *(group.direction for group in seen))
-        beta = rate_at(self.momentum, state.step)
-        z = jax.tree.map(lambda z, d: z + (beta * (d - z)).astype(z.dtype), state.z, direction)  # (5)
-        x = jax.tree.map(lambda x, z: x - (rate * z).astype(x.dtype), state.x, z)
-        dtype = state.weights.dtype
-        info = Info(
-            losses=problem.join([group.losses for group in seen]).astype(dtype),
-            direction_norm=optax.tree.norm(z).astype(dtype),
-            upper_rate=jnp.asarray(rate, dtype),
-            lower_rate=jnp.full(problem.size, lower, dtype),
-            weights_rate=jnp.zeros((), dtype),
+        rate, lower, dual, v_rate = (
+            rate_at(r, state.step) for r in (self.upper_lr, self.lower_lr, self.dual_lr, self.v_lr)
         )
-        points, v = tuple(group.point for group in seen), tuple(group.v for group in seen)
-        return State(state.step + 1, problem.constraint.project(x), points, state.weights, v, z), info
+        move = BlockMove(lower, dual, lower if v_rate is None else v_rate, problem.dual_constraint, self.radius)
+        block_key, row_key = jax.random.split(key)
+        dtype = jnp.result_type(*jax.tree.leaves(state.x))
+        chosen = Chosen.draw(problem, block_key, self.blocks_per_step, dtype)  # (1)
+        share = chosen.mask / (self.blocks_per_step or problem.size)
+        samples = chosen.problem.draw_upper(row_key)
+        seen = visit(chosen.problem, move, state.x, chosen.take(state.y), chosen.take(state.v), share, samples)
+        y, v = chosen.put(state.y, seen.point), chosen.put(state.v, seen.v)  # (2) to (4)
+        losses = chosen.put(InOrder(jnp.zeros_like(state.weights)), InOrder(seen.losses)).value
+        beta = rate_at(self.momentum, state.step)
+        z = jax.tree.map(lambda z, d: z + (beta * (d - z)).astype(z.dtype), state.memory, seen.direction)  # (5)
+        x = jax.tree.map(lambda x, z: x - (rate * z).astype(x.dtype), state.x, z)
+        info = Info.of(losses, optax.tree.norm(z), upper_rate=rate, lower_rate=lower, weights_rate=0.0)
+        x = problem.constraint.project(x)
+        return state._replace(step=state.step + 1, x=x, y=y, v=v, memory=z), info

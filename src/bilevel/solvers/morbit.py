@@ -7,7 +7,7 @@ Step k, with alpha, beta, gamma the rates of x, y and the weights (lambda):
     (3)  lambda^{k+1}  = proj_simplex (lambda^k + gamma h),    h_i  ~ f_i(x^k, y_i^{k+1})
 
 where D_i = f_x - J A^-1 f_y is estimated by the hypergradient. (2) and (3) both look at the old x, the old weights and
-the new y.
+the new y: the order of moves that `Alternating` has.
 
 Theory: O(sqrt(n) K^{-2/5}) for the proximal residual of x, the lower errors and the gap in lambda is what the paper
 claims for alpha ~ K^{-3/5}, beta ~ K^{-2/5}, gamma ~ n^{-1/2} K^{-3/5} and the RandomNeumann estimator. Automatic rates
@@ -19,17 +19,13 @@ learning", ICLR 2023, Algorithm 1.
 
 from __future__ import annotations
 
-import jax
-
 from bilevel._core.module import part
-from bilevel.problem import checks
-from bilevel.problem.problem import Problem
-from bilevel.solvers._base.bilevel import BilevelSolver, Info, State
 from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.estimator import Alternating
 
 
 @part
-class MORBiT(BilevelSolver):
+class MORBiT(Alternating):
     """MORBiT, the paper's Algorithm 1: min-max over the tasks, in a single loop.
 
     Args:
@@ -37,8 +33,9 @@ class MORBiT(BilevelSolver):
         lower_lr: the rate of y (beta), likewise; None gives every task its own.
         hypergradient: an estimator from `bl.hypergradients`; the paper's theory has `RandomNeumann`.
         weighting: how the tasks' losses move their weights, from `bl.weightings`; its `lr` is gamma.
-        upper_rule: from a rate to an optax transformation, for x.
+        upper_rule: from a rate to an optax transformation, for x; None = what the rates are made for, `optax.sgd`.
         lower_rule: likewise for y, per task.
+        rates: where rates come from that are None, from `bl.rates`.
         lower_steps: lower steps per step; the paper has 1.
 
     >>> import bilevel as bl
@@ -48,7 +45,6 @@ class MORBiT(BilevelSolver):
 
     lower_steps: int = 1
 
-    replays = True
     card = Card(
         loops="single",
         keeps="nothing (v with the Tracked estimator, n d_y)",
@@ -56,18 +52,3 @@ class MORBiT(BilevelSolver):
         paper="Gu, Lu, Ram, Weng, ICLR 2023",
         extension="automatic rates; estimators other than RandomNeumann; weightings other than SimplexAscent",
     )
-
-    def check(self, problem: Problem) -> None:
-        """As every solver, and a number of lower steps."""
-        super().check(problem)
-        checks.check_count(f"{type(self).__name__}(lower_steps)", self.lower_steps)
-
-    def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
-        """Algorithm 1, lines 2 to 4."""
-        lower_key, upper_key = jax.random.split(key)
-        lowered = self.descend(problem, state, lower_key, self.lower_steps)  # (1)
-        upper = self.upper_level(lowered.automatic.lower)
-        upper = upper._replace(walks=lowered.walks, rule=self.lower_rule, lower_steps=self.lower_steps)
-        samples = problem.draw_upper(upper_key)
-        seen = upper.direction(problem, state.x, lowered.y, state.weights, state.hypergradient, samples)
-        return self.finish(problem, state, lowered, seen)  # (2), (3)

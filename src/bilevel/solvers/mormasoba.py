@@ -23,16 +23,17 @@ from __future__ import annotations
 import jax
 
 from bilevel._core.module import leaf, part
-from bilevel.rates.measured import Automatic
-from bilevel.solvers._base.bilevel import State
+from bilevel.rates.base import RatesState
+from bilevel.solvers._base.bilevel import MovedWeights
 from bilevel.solvers._base.card import Card
-from bilevel.solvers.masoba import MASOBA
+from bilevel.solvers._base.moving_average import MovingAverage
+from bilevel.solvers._base.state import State
 from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
 
 
 @part
-class MORMASOBA(MASOBA):
+class MORMASOBA(MovingAverage):
     """MORMA-SOBA: moving averages of direction and losses, damped steps of x and the weights.
 
     Options as for `MASOBA`; the default weighting is min-max.
@@ -50,10 +51,10 @@ class MORMASOBA(MASOBA):
         constraint="damped projection",
     )
 
-    def reweigh(self, state: State, losses: jax.Array, automatic: Automatic) -> tuple:
+    def move_weights(self, state: State, losses: jax.Array, rates: RatesState) -> MovedWeights:
         """The damped step (2); the weights' sets are convex, so that it stays inside."""
-        rate, automatic = self.weights_rate(state, losses, automatic)
+        rate, rates = self.weights_rate(state, losses, rates)
         rate = rate * self.lag_share(state, self.weighting.lr)
         weights, weighting = self.weighting.update(state.weights, losses, state.weighting, rate / self.damping)
         weights = state.weights + (self.damping * (weights - state.weights)).astype(state.weights.dtype)
-        return weights, weighting, automatic, rate
+        return MovedWeights(weights, weighting, rates, rate)

@@ -22,6 +22,7 @@ variance reduction algorithms", NeurIPS 2022.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -29,40 +30,68 @@ import jax.numpy as jnp
 import optax
 
 from bilevel._core.module import part
+from bilevel.hypergradients.base import LinearSolution
 from bilevel.oracles.upper import Evaluation
-from bilevel.problem import checks
-from bilevel.problem.group import Group, TaskView
+from bilevel.problem.group import TaskView
+from bilevel.problem.per_task import PerTask, fields_of
 from bilevel.problem.problem import Problem
-from bilevel.problem.sources import Generator, block, blocks, draw_block
-from bilevel.solvers._base.bilevel import Info, Lowered, State
+from bilevel.problem.sources import Sample, Source
+from bilevel.solvers._base.bilevel import Lowered
 from bilevel.solvers._base.card import Card
-from bilevel.solvers.soba import SOBA
+from bilevel.solvers._base.checks import check_memory
+from bilevel.solvers._base.linear_system import LinearSystemSolver
+from bilevel.solvers._base.state import Info, State
 from bilevel.trackers.saga import Table, look_up, start_table
+
+
+class LowerValue(NamedTuple):
+    """What a block of g says."""
+
+    slope: Any  # grad_y g
+    image: Any  # A v
+    cross: Any  # J v
+
+
+class UpperValue(NamedTuple):
+    """What a block of f says."""
+
+    in_y: Any  # f_y
+    in_x: Any  # f_x
+    loss: jax.Array  # f
 
 
 class Tables(NamedTuple):
     """Of one task."""
 
-    lower: Table  # (grad_y g, A v, J v)
-    upper: Table  # (f_y, f_x, f)
+    lower: Table  # of LowerValue
+    upper: Table  # of UpperValue
 
 
-def lower_value(task: TaskView, x: Any, y: Any, v: Any, sample: Any) -> tuple[Any, Any, Any]:
+class Seen(NamedTuple):
+    """What one task saw through its tables."""
+
+    slope: Any
+    residual: Any
+    direction: Any
+    loss: jax.Array
+    tables: Tables
+
+
+def lower_value(task: TaskView, x: Any, y: Any, v: Any, sample: Sample) -> LowerValue:
     """grad_y g, A v and J v, in one pass."""
-    slope = lambda x, y: jax.grad(task.lower, argnums=1)(x, y, sample)  # noqa: E731
-    gradient, pull = jax.vjp(slope, x, y)
+    slope, pull = jax.vjp(lambda x, y: jax.grad(task.lower, argnums=1)(x, y, sample), x, y)
     cross, image = pull(v)  # the Hessian is symmetric
-    return gradient, image, cross
+    return LowerValue(slope, image, cross)
 
 
-def upper_value(task: TaskView, x: Any, y: Any, sample: Any) -> tuple[Any, Any, jax.Array]:
+def upper_value(task: TaskView, x: Any, y: Any, sample: Sample) -> UpperValue:
     """f_y, f_x and f."""
     loss, (in_x, in_y) = jax.value_and_grad(task.upper, argnums=(0, 1))(x, y, sample)
-    return in_y, in_x, loss
+    return UpperValue(in_y, in_x, loss)
 
 
 @part
-class SABA(SOBA):
+class SABA(LinearSystemSolver):
     """SABA: SOBA whose directions lose their noise as tables fill. Options as for `SOBA`; batches are blocks."""
 
     card = Card(
@@ -74,71 +103,65 @@ class SABA(SOBA):
     )
 
     def check(self, problem: Problem) -> None:
-        """As SOBA, and data that end."""
+        """As SOBA, and finite data."""
         super().check(problem)
-        for group in problem.groups:
-            if isinstance(group.train, Generator) or isinstance(group.validation, Generator):
-                raise ValueError("SABA keeps a value for every block of data, and a Generator has no end: use SOBA.")
+        if not all(source.finite for group in problem.groups for source in (group.train, group.validation)):
+            raise ValueError("SABA keeps a value for every block of data, and a Generator is infinite: use SOBA.")
 
-    def check_size(self, problem: Problem, x: Any, y: tuple) -> None:
+    def check_size(self, problem: Problem, x: Any, y: PerTask[Any]) -> None:
         """The tables must fit."""
         d_x, numbers = optax.tree.size(x), 0
         for group, y_group in zip(problem.groups, y, strict=True):
             d_y = optax.tree.size(y_group) // group.size
-            of_g, of_f = blocks(group.train, group.lower_batch), blocks(group.validation, group.upper_batch)
+            of_g, of_f = group.train.blocks(group.lower_batch), group.validation.blocks(group.upper_batch)
             numbers += group.size * (of_g * (2 * d_y + d_x) + of_f * (d_y + d_x + 1))
         what = f"SABA, with its tables of {numbers:,} numbers,"
-        checks.check_memory(what, numbers, jnp.result_type(*jax.tree.leaves(x)), "use larger batches, or SPABA")
+        check_memory(what, numbers, jnp.result_type(*jax.tree.leaves(x)), "use larger batches, or SPABA")
 
-    def start_trackers(self, problem: Problem, state: State, key: jax.Array) -> State:
+    def start_memory(self, problem: Problem, state: State, key: jax.Array) -> PerTask[Tables]:
         """Full tables of the values at the first point."""
 
-        def one(group: Group, task: TaskView, y: Any, v: Any) -> Tables:
-            def full(value: Any, source: Any, size: int | None) -> Table:
-                def entry(j: jax.Array) -> tuple:
-                    sample, share = block(source, j, size)
-                    return value(sample), share
+        def full(value: Callable[[Sample], Any], source: Source, size: int | None) -> Table:
+            def entry(j: jax.Array) -> tuple:
+                sample, share = source.block(j, size)
+                return value(sample), share
 
-                return start_table(*jax.lax.map(entry, jnp.arange(blocks(source, size))))
+            return start_table(*jax.lax.map(entry, jnp.arange(source.blocks(size))))
 
-            lower = full(lambda s: lower_value(task, state.x, y, v, s), task.train, group.lower_batch)
-            return Tables(lower, full(lambda s: upper_value(task, state.x, y, s), task.validation, group.upper_batch))
+        def one(task: TaskView, y: Any, solution: LinearSolution) -> Tables:
+            return Tables(
+                full(lambda s: lower_value(task, state.x, y, solution.v, s), task.train, task.lower_batch),
+                full(lambda s: upper_value(task, state.x, y, s), task.validation, task.upper_batch),
+            )
 
-        rows = zip(problem.groups, state.y, state.hypergradient, strict=True)
-        tables = tuple(group.each(lambda t, y, h, g=group: one(g, t, y, h.v), y, h) for group, y, h in rows)
-        return state._replace(trackers=tables)
+        return problem.each(one, state.y, state.v)
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """Everything at the old point, through the tables."""
         curvature_key, key = jax.random.split(key)
-        automatic = self.follow_curvature(problem, state, problem.draw_lower(curvature_key))
-        rate = self.lower_rates(problem, state, automatic)
-
-        def one(group: Group, task: TaskView, y: Any, h: Any, tables: Tables, rate: Any, key: jax.Array) -> tuple:
-            def seen(value: Any, source: Any, size: int | None, table: Table, key: jax.Array) -> tuple:
-                j = draw_block(source, key, size)
-                sample, share = block(source, j, size)
-                return look_up(table, j, value(sample), share)
-
-            keys = jax.random.split(key)
-            (u, image, cross), lower = seen(
-                lambda s: lower_value(task, state.x, y, h.v, s), task.train, group.lower_batch, tables.lower, keys[0]
-            )
-            (in_y, in_x, loss), upper = seen(
-                lambda s: upper_value(task, state.x, y, s), task.validation, group.upper_batch, tables.upper, keys[1]
-            )
-            lr = rate if self.hypergradient.lr is None else self.hypergradient.lr  # type: ignore[attr-defined]
-            v = jax.tree.map(lambda v, a, f: v - (lr * (a - f)).astype(v.dtype), h.v, image, in_y)
-            return u, h._replace(v=v), optax.tree.sub(in_x, cross), loss, Tables(lower, upper)
-
-        seen = [
-            group.each(lambda t, *a, g=group: one(g, t, *a), *rest, group.keys(key))
-            for group, *rest in zip(problem.groups, state.y, state.hypergradient, state.trackers, rate, strict=True)
-        ]
-        u, v, directions, losses, tables = (tuple(part) for part in zip(*seen, strict=True))
+        rate, rates = self.lower_rates(problem, state, problem.draw_lower(curvature_key))
+        look = lambda task, *own: self._look(task, state.x, *own)  # noqa: E731
+        seen = Seen(*fields_of(problem.each(look, state.y, state.v, state.memory, problem.keys(key))))  # (1)
         weighted = lambda d: jnp.tensordot(state.weights.astype(d.dtype), d, 1)  # noqa: E731
-        direction = jax.tree.map(weighted, problem.join(directions))
-        lowered = Lowered(*self.lower_move(state.y, state.lower, u, rate), rate, automatic)
-        evaluation = Evaluation(direction, problem.join(losses).astype(state.weights.dtype), v)
-        state, info = self.finish(problem, state, lowered, evaluation)
-        return state._replace(trackers=tables), info
+        direction = jax.tree.map(weighted, problem.join(seen.direction))
+        losses = problem.join(seen.loss).astype(state.weights.dtype)
+        v = self.move_v(state.v, seen.residual, rate)
+        lowered = Lowered(*self.move_lower(state.y, state.lower, seen.slope, rate), rate, rates)
+        state, info = self.finish(problem, state, lowered, Evaluation(direction, losses, v))  # (2), (3)
+        return state._replace(memory=seen.tables), info
+
+    def _look(self, task: TaskView, x: Any, y: Any, solution: LinearSolution, tables: Tables, key: jax.Array) -> Seen:
+        """One block of each kind, drawn and looked up."""
+
+        def seen(value: Callable[[Sample], Any], source: Source, size: int | None, table: Table, key: jax.Array) -> Any:
+            j = source.draw_block(key, size)
+            sample, share = source.block(j, size)
+            return look_up(table, j, value(sample), share)
+
+        keys = jax.random.split(key)
+        of_g = lambda s: lower_value(task, x, y, solution.v, s)  # noqa: E731
+        of_f = lambda s: upper_value(task, x, y, s)  # noqa: E731
+        g, lower = seen(of_g, task.train, task.lower_batch, tables.lower, keys[0])
+        f, upper = seen(of_f, task.validation, task.upper_batch, tables.upper, keys[1])
+        residual, direction = optax.tree.sub(f.in_y, g.image), optax.tree.sub(f.in_x, g.cross)
+        return Seen(g.slope, residual, direction, f.loss, Tables(lower, upper))

@@ -20,27 +20,28 @@ variance reduction algorithms", NeurIPS 2022.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 
 from bilevel._core.module import part
-from bilevel.hypergradients import Tracked
-from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles.upper import Upper, lower_gradients
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.bilevel import BilevelSolver, Info, Lowered, State
 from bilevel.solvers._base.card import Card
-from bilevel.weightings import Average
-from bilevel.weightings.base import Weighting
+from bilevel.solvers._base.linear_system import LinearSystemSolver
+from bilevel.solvers._base.state import Info, State
 
 
 @part
-class SOBA(BilevelSolver):
-    """SOBA: y, v and x move at once. Options as for `MORBiT`; the estimator is `Tracked`, whose lr=None is y's rate."""
+class SOBA(LinearSystemSolver):
+    """SOBA: y, v and x move at once.
 
-    hypergradient: Hypergradient = Tracked()
-    weighting: Weighting = Average()
+    Args:
+        upper_lr: the rate of x (alpha): a number, a schedule, or None = chosen and kept up to date.
+        lower_lr: the rate of y (rho), likewise; None gives every task its own.
+        v_lr: the rate of v; None = that of y, as published.
+        weighting: how the tasks' losses move their weights, from `bl.weightings`; its `lr` is gamma.
+        upper_rule: from a rate to an optax transformation, for x; None = what the rates are made for, `optax.sgd`.
+        lower_rule: likewise for y, per task.
+        rates: where rates come from that are None, from `bl.rates`.
+    """
 
     card = Card(
         loops="single",
@@ -50,47 +51,10 @@ class SOBA(BilevelSolver):
         extension="constraint, several tasks, weights",
     )
 
-    def check(self, problem: Problem) -> None:
-        """As every solver, and the estimator that it is about."""
-        super().check(problem)
-        if not isinstance(self.hypergradient, Tracked) or self.hypergradient.steps != 1:
-            name = type(self).__name__
-            raise ValueError(
-                f"{name}(hypergradient={self.hypergradient}): {name} moves v itself and needs Tracked() or Tracked(lr)."
-            )
-
-    @property
-    def follows_curvature(self) -> bool:
-        """Only for y: v moves at y's rate."""
-        return self.lower_lr is None
-
-    def tracked(self, rate: tuple[jax.Array, ...]) -> Upper:
-        """The estimator; v moves at y's rate, as published, unless it was given one."""
-        return Upper(self.hypergradient, tuple(1 / r for r in rate))
-
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """Everything at the old point."""
         samples = problem.draw_upper(key)
-        lowered, upper = self.lower_level(problem, state, samples)  # (1)
-        seen, residuals = upper.both(problem, state.x, state.y, state.weights, state.hypergradient, samples)
-        v = self.solve_further(state.hypergradient, residuals, lowered.rate)  # (2)
-        return self.finish(problem, state, lowered, seen._replace(state=v))  # (3), (4)
-
-    def solve_further(self, state: tuple, residuals: tuple, rate: tuple, keep: Any = 1.0) -> tuple:
-        """v <- keep v + rho (f_y - A v), per group; rho is y's rate unless the estimator has its own."""
-        own = self.hypergradient.lr  # type: ignore[attr-defined]
-
-        def one(h: Any, residual: Any, rho: jax.Array) -> Any:
-            rho = rho if own is None else own
-            return h._replace(v=jax.tree.map(lambda v, r: (keep * v + rho * r).astype(v.dtype), h.v, residual))
-
-        return tuple(jax.vmap(one)(*group) for group in zip(state, residuals, rate, strict=True))
-
-    def lower_level(self, problem: Problem, state: State, samples: Any) -> tuple[Lowered, Upper]:
-        """y after its step on the rows of g in these samples, and the estimator at y's rate."""
-        rows = tuple(sample.lower for sample in samples)
-        automatic = self.follow_curvature(problem, state, rows)
-        rate = self.lower_rates(problem, state, automatic)
-        u = lower_gradients(problem, state.x, state.y, rows)
-        lowered = Lowered(*self.lower_move(state.y, state.lower, u, rate), rate, automatic)
-        return lowered, self.tracked(rate)
+        lowered = self.lower_move(problem, state, samples)  # (1)
+        seen, residual = self.oracle(problem).with_residuals(self.point(state, rates=lowered.rates), samples)
+        v = self.move_v(state.v, residual, lowered.rate)  # (2)
+        return self.finish(problem, state, lowered, seen._replace(v=v))  # (3), (4)

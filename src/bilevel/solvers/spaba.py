@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import jax
 
+from bilevel._core import values
 from bilevel._core.module import leaf, part
-from bilevel.problem import checks
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.bilevel import State
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.recursive import Recursive
+from bilevel.solvers._base.state import State
 
 
 @part
@@ -54,7 +54,7 @@ class SPABA(Recursive):
     def check(self, problem: Problem) -> None:
         """As SOBA, and the probability."""
         super().check(problem)
-        checks.check_share("SPABA(probability)", self.probability)
+        values.share("SPABA(probability)", self.probability)
 
     def refreshes(self, state: State, key: jax.Array) -> jax.Array:
         """With probability p."""

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import jax
 
-from bilevel._core.module import part
-from bilevel.problem import checks
+from bilevel._core import values
+from bilevel._core.module import leaf, part
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.bilevel import State
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.recursive import Recursive
+from bilevel.solvers._base.state import State
 
 
 @part
@@ -51,7 +51,7 @@ class SRBA(Recursive):
     def check(self, problem: Problem) -> None:
         """As SOBA, and the period."""
         super().check(problem)
-        checks.check_count("SRBA(period)", self.period)
+        values.whole("SRBA(period)", self.period)
 
     def refreshes(self, state: State, key: jax.Array) -> jax.Array:
         """At the beginning of every period."""

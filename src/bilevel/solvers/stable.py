@@ -28,17 +28,26 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from bilevel._core import pytrees
+from bilevel._core import values
 from bilevel._core.derivatives import Second, second
-from bilevel._core.module import Rate, leaf, part, rate_at
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate, rate_at
 from bilevel.hypergradients import Direct
-from bilevel.hypergradients.base import Hypergradient, upper_gradient
-from bilevel.oracles.upper import Evaluation, lower_gradients
-from bilevel.problem import checks
-from bilevel.problem.group import TaskView
+from bilevel.hypergradients.base import upper_gradient
+from bilevel.oracles.lower import lower_gradients
+from bilevel.oracles.upper import Upper
+from bilevel.problem.group import TaskView, UpperSample
+from bilevel.problem.per_task import PerTask, for_groups, for_tasks
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.bilevel import BilevelSolver, Info, Lowered, State
+from bilevel.problem.sources import Sample
+from bilevel.rates import Measured
+from bilevel.rates.base import Rates
+from bilevel.rules.base import Rule
+from bilevel.solvers._base.bilevel import BilevelSolver, Lowered
 from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.checks import check_memory
+from bilevel.solvers._base.linear_system import rows_of_g
+from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 
@@ -46,24 +55,32 @@ from bilevel.weightings.base import Weighting
 class Kept(NamedTuple):
     """The tracked matrices, and the point they were last tracked at."""
 
-    second: tuple[Second, ...]
+    second: PerTask[Second]
     x: Any
-    y: tuple
+    y: PerTask[Any]
 
 
 @part
 class STABLE(BilevelSolver):
     """STABLE: tracked Hessians and Jacobians, and a y that moves along with x.
 
-    Options as for `MORBiT` without hypergradient, which is its own, and:
-
     Args:
+        upper_lr: the rate of x (alpha): a number, a schedule, or None = chosen and kept up to date.
+        lower_lr: the rate of y (beta), likewise; None gives every task its own.
+        weighting: how the tasks' losses move their weights, from `bl.weightings`; its `lr` is gamma.
+        upper_rule: from a rate to an optax transformation, for x; None = what the rates are made for, `optax.sgd`.
+        lower_rule: likewise for y, per task.
+        rates: where rates come from that are None, from `bl.rates`.
         momentum: tau, the weight of the fresh matrices: a number in (0, 1] or a schedule.
         floor: the smallest curvature kept in A^, as a part of its largest.
     """
 
-    hypergradient: Hypergradient = Direct()  # f_x alone; the implicit term is made of the kept matrices
+    upper_lr: Rate = leaf(default=None)  # alpha
+    lower_lr: Rate = leaf(default=None)  # beta
     weighting: Weighting = Average()
+    upper_rule: Rule | None = None
+    lower_rule: Rule = optax.sgd
+    rates: Rates = Measured()
     momentum: Rate = leaf(default=0.5)  # tau
     floor: float = leaf(default=1e-4)
 
@@ -75,70 +92,83 @@ class STABLE(BilevelSolver):
         extension="several tasks, weights",
     )
 
-    def check(self, problem: Problem) -> None:
-        """As every solver, and that nobody gave an estimator."""
-        super().check(problem)
-        checks.check_share("STABLE(momentum)", self.momentum)
-        checks.check_share("STABLE(floor)", self.floor)
-        if not isinstance(self.hypergradient, Direct):
-            raise ValueError(f"STABLE(hypergradient={self.hypergradient}): STABLE keeps its own matrices; give none.")
+    @property
+    def estimator(self) -> Direct:
+        """f_x alone; the implicit term is made of the kept matrices."""
+        return Direct()
 
-    def check_size(self, problem: Problem, x: Any, y: tuple) -> None:
+    def check(self, problem: Problem) -> None:
+        """As every solver, and the two shares."""
+        super().check(problem)
+        values.share("STABLE(momentum)", self.momentum, scheduled=True)
+        values.share("STABLE(floor)", self.floor)
+
+    def check_size(self, problem: Problem, x: Any, y: PerTask[Any]) -> None:
         """The matrices must fit."""
         for group, y_group in zip(problem.groups, y, strict=True):
             d = optax.tree.size(y_group) // group.size
             numbers = 4 * group.size * d * (d + optax.tree.size(x))  # fresh and kept, at two points
             what = f"STABLE, with {group.size} tasks, {d} numbers in y and {optax.tree.size(x)} in x,"
-            checks.check_memory(what, numbers, jnp.result_type(*jax.tree.leaves(x)), "use bl.MORBiT() or bl.SOBA()")
+            check_memory(what, numbers, jnp.result_type(*jax.tree.leaves(x)), "use bl.MORBiT() or bl.SOBA()")
 
-    def start_trackers(self, problem: Problem, state: State, key: jax.Array) -> State:
+    def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Kept:
         """The first matrices are those of the first sample; zeros would have no inverse."""
-        kept = self._second(problem, state.x, state.y, problem.draw_lower(key))
-        return state._replace(trackers=Kept(kept, state.x, state.y))
+        return Kept(_second(problem, state.x, state.y, problem.draw_lower(key)), state.x, state.y)
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """Matrices, x, then y along with it."""
         samples = problem.draw_upper(key)
-        rows = tuple(sample.lower for sample in samples)
-        automatic = self.follow_curvature(problem, state, rows)
-        rate = self.lower_rates(problem, state, automatic)
-        new = self._second(problem, state.x, state.y, rows)
-        old = self._second(problem, state.trackers.x, state.trackers.y, rows)
+        rows = rows_of_g(samples)
+        rate, rates = self.lower_rates(problem, state, rows)
+        new = _second(problem, state.x, state.y, rows)
+        old = _second(problem, state.memory.x, state.memory.y, rows)
         keep = 1 - rate_at(self.momentum, state.step)
-        kept = jax.tree.map(lambda n, k, o: n + (keep * (k - o)).astype(n.dtype), new, state.trackers.second, old)
-        kept = tuple(s._replace(A=jax.vmap(self._positive)(s.A)) for s in kept)  # (1)
-        seen = self.upper_level(None).direction(problem, state.x, state.y, state.weights, state.hypergradient, samples)
-        implicit = self._implicit(problem, state, kept, samples)
-        seen = Evaluation(optax.tree.sub(seen.direction, implicit), seen.losses, seen.state)
+        matrices = jax.tree.map(lambda n, k, o: n + (keep * (k - o)).astype(n.dtype), new, state.memory.second, old)
+        matrices = _one_by_one(lambda s: s._replace(A=self._positive(s.A)), matrices)  # (1)
+        seen = Upper(problem, self.estimator).direction(self.point(state), samples)
+        implicit = _implicit(problem, state, matrices, samples)
+        seen = seen._replace(direction=optax.tree.sub(seen.direction, implicit))
         u = lower_gradients(problem, state.x, state.y, rows)
-        lowered = Lowered(*self.lower_move(state.y, state.lower, u, rate), rate, automatic)
+        lowered = Lowered(*self.move_lower(state.y, state.lower, u, rate), rate, rates)
         after, info = self.finish(problem, state, lowered, seen)  # (2), (4)
         moved = optax.tree.sub(after.x, state.x)
-        follow = tuple(jax.vmap(lambda s, y: _follow(s, moved, y))(s, y) for s, y in zip(kept, state.y, strict=True))
-        y = tuple(map(optax.tree.sub, after.y, follow))  # (3)
-        return after._replace(y=y, trackers=Kept(kept, state.x, state.y)), info
-
-    def _second(self, problem: Problem, x: Any, y: tuple, rows: tuple) -> tuple[Second, ...]:
-        of = lambda task, y, sample: second(task.lower, x, y, sample)  # noqa: E731
-        return tuple(group.each(of, yg, s) for group, yg, s in zip(problem.groups, y, rows, strict=True))
+        y = optax.tree.sub(after.y, _one_by_one(lambda s, y: _follow(s, moved, y), matrices, state.y))  # (3)
+        return after._replace(y=y, memory=Kept(matrices, state.x, state.y)), info
 
     def _positive(self, A: jax.Array) -> jax.Array:
         values, vectors = jnp.linalg.eigh((A + A.T) / 2)
         values = jnp.maximum(values, jnp.asarray(self.floor, A.dtype) * jnp.max(jnp.abs(values)))
         return (vectors * values[None]) @ vectors.T
 
-    def _implicit(self, problem: Problem, state: State, kept: tuple[Second, ...], samples: tuple) -> Any:
-        """sum_i lambda_i J^_i A^_i^-1 f_y,i."""
 
-        def one(task: TaskView, y: Any, kept: Second, weight: jax.Array, sample: Any) -> Any:
-            right, _ = ravel_pytree(upper_gradient(task, state.x, y, sample))
-            v = weight.astype(right.dtype) * jnp.linalg.solve(kept.A, right)
-            return jax.tree.map(lambda J: jnp.tensordot(v.astype(J.dtype), J, 1), kept.J)
+def _one_by_one(function: Any, *values: PerTask[Any]) -> PerTask[Any]:
+    """`for_tasks`, one task after the other.
 
-        rows = zip(problem.groups, state.y, kept, samples, strict=True)
-        parts = [group.each(one, y, s, pytrees.index(state.weights, group.ids), sample) for group, y, s, sample in rows]
-        sums = [jax.tree.map(lambda a: jnp.sum(a, axis=0), part) for part in parts]
-        return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *sums)
+    Factorisations that are batched over tasks run in the threads of the program itself, where those of two programs at
+    once wait for each other for ever on a CPU.
+    """
+    return for_groups(lambda *own: jax.lax.map(lambda row: function(*row), own), *values)
+
+
+def _second(problem: Problem, x: Any, y: PerTask[Any], rows: PerTask[Sample]) -> PerTask[Second]:
+    return problem.each(lambda task, y, sample: second(task.lower, x, y, sample), y, rows)
+
+
+def _implicit(problem: Problem, state: State, matrices: PerTask[Second], samples: PerTask[UpperSample]) -> Any:
+    """sum_i lambda_i J^_i A^_i^-1 f_y,i."""
+
+    def right(task: TaskView, y: Any, sample: UpperSample) -> jax.Array:
+        return ravel_pytree(upper_gradient(task, state.x, y, sample))[0]
+
+    v = _one_by_one(lambda s, b: jnp.linalg.solve(s.A, b), matrices, problem.each(right, state.y, samples))
+
+    def weighted(matrices: Second, v: jax.Array, weight: jax.Array) -> Any:
+        v = weight.astype(v.dtype) * v
+        return jax.tree.map(lambda J: jnp.tensordot(v.astype(J.dtype), J, 1), matrices.J)
+
+    parts = for_tasks(weighted, matrices, v, problem.split(state.weights))
+    sums = [jax.tree.map(lambda a: jnp.sum(a, axis=0), part) for part in parts]
+    return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *sums)
 
 
 def _follow(second: Second, move: Any, y: Any) -> Any:

@@ -22,11 +22,11 @@ from bilevel._core.module import part
 from bilevel.hypergradients import RandomNeumann
 from bilevel.hypergradients.base import Hypergradient
 from bilevel.solvers._base.card import Card
-from bilevel.solvers.mrbo import MRBO
+from bilevel.solvers._base.recursive_momentum import RecursiveMomentum
 
 
 @part
-class SUSTAIN(MRBO):
+class SUSTAIN(RecursiveMomentum):
     """SUSTAIN: MRBO with one random term of the Neumann series. Options as for `MRBO`."""
 
     hypergradient: Hypergradient = RandomNeumann()

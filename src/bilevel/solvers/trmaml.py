@@ -14,25 +14,22 @@ Published: O(eps^-2) steps until the average iterate's gap is below eps where th
 gradient norm is below eps otherwise. Other objectives,
 weightings other than `SimplexAscent` and optax rules are our extension.
 
-Tasks that form one group: only those drawn are computed. Tasks in several groups: all are computed and those not drawn
-count for nothing, because how many of each group are drawn differs from step to step and compiled shapes cannot.
-
 Reference: Collins, Mokhtari, Shakkottai, "Task-robust model-agnostic meta-learning", NeurIPS 2020.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
+from bilevel._core import values
 from bilevel._core.module import part
-from bilevel.problem import checks
 from bilevel.problem.minmax import MinMaxProblem
+from bilevel.problem.per_task import InOrder
 from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.single_level import SingleLevelSolver, State, weighted_slope
-from bilevel.solvers._base.solver import Info
+from bilevel.solvers._base.chosen import Chosen
+from bilevel.solvers._base.single_level import SingleLevelSolver, Slope, weighted_slope
+from bilevel.solvers._base.state import Info, State
 
 
 @part
@@ -60,32 +57,15 @@ class TRMAML(SingleLevelSolver):
     def check(self, problem: MinMaxProblem) -> None:
         """As every solver, and a number of tasks."""
         super().check(problem)
-        if self.tasks_per_step is not None:
-            checks.check_part("TRMAML(tasks_per_step)", self.tasks_per_step, problem.size)
+        values.whole("tasks_per_step", self.tasks_per_step, most=problem.size, of="TRMAML", none="all tasks")
 
     def step(self, problem: MinMaxProblem, state: State, key: jax.Array) -> tuple[State, Info]:
         """Draws tasks, then both moves from the old point."""
         task_key, row_key = jax.random.split(key)
-        chosen = None
-        if self.tasks_per_step is not None:
-            chosen = jax.random.permutation(task_key, problem.size)[: self.tasks_per_step]  # (1)
-        direction, losses = estimate(problem, state.x, state.weights, chosen, row_key)
-        state, info = self.finish(problem, state, direction, losses)  # (2), (3)
-        return state, info._replace(losses=losses * (1 if chosen is None else len(chosen) / problem.size))
-
-
-def estimate(
-    problem: MinMaxProblem, x: Any, weights: jax.Array, chosen: jax.Array | None, key: jax.Array
-) -> tuple[Any, jax.Array]:
-    """g_x and g_p from the tasks so numbered; None = all of them."""
-    if chosen is None:
-        return weighted_slope(problem, x, weights, problem.draw(key))
-    scale = problem.size / chosen.shape[0]
-    if len(problem.groups) > 1:
-        share = jnp.zeros_like(weights).at[chosen].set(scale)
-        direction, losses = weighted_slope(problem, x, share * weights, problem.draw(key))
-        return direction, share * losses
-    # One group holds all tasks in their order, so that a task's number is its place.
-    few = problem.chosen(chosen)
-    direction, losses = weighted_slope(few, x, scale * weights[chosen], few.draw(key))
-    return direction, jnp.zeros_like(weights).at[chosen].set(scale * losses)
+        chosen = Chosen.draw(problem, task_key, self.tasks_per_step, state.weights.dtype)  # (1)
+        scale = problem.size / (self.tasks_per_step or problem.size)
+        weights = scale * chosen.mask * chosen.take(state.weights)
+        seen = weighted_slope(chosen.problem, state.x, weights, chosen.problem.draw(row_key))
+        losses = chosen.put(InOrder(jnp.zeros_like(state.weights)), InOrder(seen.losses)).value
+        state, info = self.finish(problem, state, Slope(seen.direction, scale * losses))  # (2), (3)
+        return state, info._replace(losses=losses)

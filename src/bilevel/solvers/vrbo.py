@@ -19,28 +19,55 @@ Reference: Yang, Ji, Liang, "Provably faster algorithms for bilevel optimization
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from bilevel._core import values
 from bilevel._core.module import part
 from bilevel.hypergradients import Neumann
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles.upper import lower_gradients
-from bilevel.problem import checks
+from bilevel.oracles.lower import lower_gradients
+from bilevel.oracles.upper import Point, Upper
+from bilevel.problem.group import UpperSample
+from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.bilevel import BilevelSolver, Info, Lowered, State
+from bilevel.problem.sources import Sample
+from bilevel.solvers._base.bilevel import Lowered
 from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.tracking import UpperPoint, seen_as, upper_oracle, upper_point
+from bilevel.solvers._base.checks import check_refresh
+from bilevel.solvers._base.estimator import EstimatorSolver
+from bilevel.solvers._base.state import Info, State
+from bilevel.solvers._base.tracking import UpperValue, as_evaluation, kept, upper_oracle
 from bilevel.trackers import Storm
-from bilevel.trackers.base import Oracle, Tracked
+from bilevel.trackers.base import Memory, Oracle
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 
 
+class Drawn(NamedTuple):
+    """The samples of both levels."""
+
+    lower: PerTask[Sample]
+    upper: PerTask[UpperSample]
+
+    @classmethod
+    def of(cls, problem: Problem, key: jax.Array) -> Drawn:
+        """New ones."""
+        lower_key, upper_key = jax.random.split(key)
+        return cls(problem.draw_lower(lower_key), problem.draw_upper(upper_key))
+
+
+class Directions(NamedTuple):
+    """What is tracked."""
+
+    y: PerTask[Any]  # u
+    upper: UpperValue  # d, and the losses
+
+
 @part
-class VRBO(BilevelSolver):
+class VRBO(EstimatorSolver):
     """VRBO: x first, then lower steps, along directions kept exact by differences.
 
     Options as for `MORBiT`, and:
@@ -70,61 +97,53 @@ class VRBO(BilevelSolver):
     def check(self, problem: Problem) -> None:
         """As every solver, and the counts."""
         super().check(problem)
-        checks.check_count("VRBO(period)", self.period)
-        checks.check_count("VRBO(lower_steps)", self.lower_steps)
-        checks.check_refresh("VRBO(refresh_batch)", self.refresh_batch, problem)
+        values.whole("VRBO(period)", self.period)
+        values.whole("VRBO(lower_steps)", self.lower_steps)
+        check_refresh("VRBO", self.refresh_batch, problem)
 
-    def start_trackers(self, problem: Problem, state: State, key: jax.Array) -> State:
+    def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Memory:
         """The first values are on the large batch."""
-        return state._replace(trackers=self._refreshed(problem, upper_point(state, state.automatic), key))
+        return self._refreshed(problem, kept(self.point(state)), key)
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """x and the weights, then y."""
         refresh_key, lower_key = jax.random.split(key)
-        automatic = self.follow_curvature(problem, state, problem.draw_lower(lower_key))
-        rate = self.lower_rates(problem, state, automatic)
-        tracked = jax.lax.cond(
+        rate, rates = self.lower_rates(problem, state, problem.draw_lower(lower_key))
+        memory = jax.lax.cond(
             state.step % self.period == 0,
-            lambda: self._refreshed(problem, upper_point(state, automatic), refresh_key),
-            lambda: state.trackers,
+            lambda: self._refreshed(problem, kept(self.point(state, rates=rates)), refresh_key),
+            lambda: state.memory,
         )  # (1)
-        seen = seen_as(tracked.value[1], state.weights, state.hypergradient, per_task=self.tracker.per_task)
-        held = Lowered(state.y, state.lower, rate, automatic)
-        state, info = self.finish(problem, state, held, seen)  # (2)
-        return self._descend(problem, state, tracked, rate, lower_key), info
+        seen = as_evaluation(memory.value.upper, state.weights, state.v)
+        state, info = self.finish(problem, state, Lowered(state.y, state.lower, rate, rates), seen)  # (2)
+        return self._descend(problem, state._replace(memory=memory), rate, lower_key), info
 
-    def _descend(self, problem: Problem, state: State, tracked: Tracked, rate: tuple, key: jax.Array) -> State:
+    def _descend(self, problem: Problem, state: State, rate: PerTask[jax.Array], key: jax.Array) -> State:
         """(3) and (4): round 0 corrects for the move of x, the others step first."""
-        oracle = self._oracle(problem)
+        oracle = self._directions(problem)
 
-        def round_(t: jax.Array, carry: tuple) -> tuple:
-            y, optimiser, hypergradient, tracked = carry
-            moved = self.lower_move(y, optimiser, tracked.value[0], rate)
-            y, optimiser = jax.tree.map(lambda new, old: jnp.where(t > 0, new, old), moved, (y, optimiser))
-            point = UpperPoint(state.x, y, state.weights, hypergradient, state.automatic.lower)
-            samples = self._draw(problem, jax.random.fold_in(key, t))
-            _, hypergradient, tracked = self.tracker.update(oracle, point, tracked, samples, 0.0)
-            return y, optimiser, hypergradient, tracked
+        def round_(t: jax.Array, state: State) -> State:
+            moved = self.move_lower(state.y, state.lower, state.memory.value.y, rate)
+            keep = lambda new, old: jnp.where(t > 0, new, old)  # noqa: E731
+            y, lower = jax.tree.map(keep, tuple(moved), (state.y, state.lower))
+            samples = Drawn.of(problem, jax.random.fold_in(key, t))
+            _, v, memory = self.tracker.update(oracle, kept(self.point(state, y)), state.memory, samples, 0.0)
+            return state._replace(y=y, lower=lower, v=v, memory=memory)
 
-        carry = (state.y, state.lower, state.hypergradient, tracked)
-        y, optimiser, hypergradient, tracked = jax.lax.fori_loop(0, 1 + self.lower_steps, round_, carry)
-        return state._replace(y=y, lower=optimiser, hypergradient=hypergradient, trackers=tracked)
+        return jax.lax.fori_loop(0, 1 + self.lower_steps, round_, state)
 
-    def _refreshed(self, problem: Problem, point: UpperPoint, key: jax.Array) -> Tracked:
+    def _refreshed(self, problem: Problem, point: Point, key: jax.Array) -> Memory:
         large = problem.rebatched(lambda _: self.refresh_batch)
-        value, _ = self._oracle(large)(point, self._draw(large, key))
+        value, _ = self._directions(large)(point, Drawn.of(large, key))
         return self.tracker.init(value, point)
 
-    def _oracle(self, problem: Problem) -> Oracle:
-        """(grad_y g, (direction, losses)) at a point."""
-        upper = upper_oracle(self, problem, per_task=self.tracker.per_task)
+    def _directions(self, problem: Problem) -> Oracle:
+        """u and d at a point."""
+        oracle, per_task = Upper(problem, self.estimator), self.tracker.per_task
+        upper = upper_oracle(oracle.directions if per_task else oracle.direction, per_task=per_task)
 
-        def oracle(point: UpperPoint, samples: tuple) -> tuple:
-            value, extra = upper(point, samples[1])
-            return (lower_gradients(problem, point.x, point.y, samples[0]), value), extra
+        def at(point: Point, samples: Drawn) -> tuple[Directions, PerTask[Any]]:
+            value, v = upper(point, samples.upper)
+            return Directions(lower_gradients(problem, point.x, point.y, samples.lower), value), v
 
-        return oracle
-
-    def _draw(self, problem: Problem, key: jax.Array) -> Any:
-        lower_key, upper_key = jax.random.split(key)
-        return problem.draw_lower(lower_key), problem.draw_upper(upper_key)
+        return at

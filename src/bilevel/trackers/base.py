@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 Oracle = Callable[[Any, Any], tuple[Any, Any]]
 
 
-class Tracked(NamedTuple):
+class Memory(NamedTuple):
     """A value and the point it speaks of."""
 
     value: Any
@@ -23,10 +23,10 @@ class Tracker(Protocol):
         """One value per task (memory n d_x) rather than one for their weighted sum."""
         ...
 
-    def init(self, value: Any, point: Any) -> Tracked:
+    def init(self, value: Any, point: Any) -> Memory:
         """Starts from a value."""
         ...
 
-    def update(self, oracle: Oracle, point: Any, state: Tracked, sample: Any, momentum: Any) -> tuple:
+    def update(self, oracle: Oracle, point: Any, state: Memory, sample: Any, momentum: Any) -> tuple:
         """Returns the new value, whatever else the oracle returned at the new point, and the new state."""
         ...

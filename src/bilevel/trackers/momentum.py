@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from bilevel._core.module import part
-from bilevel.trackers.base import Oracle, Tracked
+from bilevel.trackers.base import Memory, Oracle
 
 
 @part
@@ -20,12 +20,12 @@ class Momentum:
 
     per_task: bool = False
 
-    def init(self, value: Any, point: Any) -> Tracked:
+    def init(self, value: Any, point: Any) -> Memory:
         """Starts from a value; the point is not needed."""
-        return Tracked(value, ())
+        return Memory(value, ())
 
-    def update(self, oracle: Oracle, point: Any, state: Tracked, sample: Any, momentum: Any) -> tuple:
+    def update(self, oracle: Oracle, point: Any, state: Memory, sample: Any, momentum: Any) -> tuple:
         """One evaluation of the oracle."""
         new, extra = oracle(point, sample)
         value = jax.tree.map(lambda n, d: d + momentum * (n - d), new, state.value)
-        return value, extra, Tracked(value, ())
+        return value, extra, Memory(value, ())

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from bilevel._core.module import part
-from bilevel.trackers.base import Oracle, Tracked
+from bilevel.trackers.base import Memory, Oracle
 
 
 @part
@@ -26,13 +26,13 @@ class Storm:
 
     per_task: bool = False
 
-    def init(self, value: Any, point: Any) -> Tracked:
+    def init(self, value: Any, point: Any) -> Memory:
         """Starts from a value."""
-        return Tracked(value, point)
+        return Memory(value, point)
 
-    def update(self, oracle: Oracle, point: Any, state: Tracked, sample: Any, momentum: Any) -> tuple:
+    def update(self, oracle: Oracle, point: Any, state: Memory, sample: Any, momentum: Any) -> tuple:
         """Two evaluations of the oracle on one sample."""
         new, extra = oracle(point, sample)
         old, _ = oracle(state.point, sample)
         value = jax.tree.map(lambda n, d, o: n + (1 - momentum) * (d - o), new, state.value, old)
-        return value, extra, Tracked(value, point)
+        return value, extra, Memory(value, point)

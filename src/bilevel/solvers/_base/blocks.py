@@ -1,4 +1,4 @@
-"""What a step does to the blocks of a multi-block problem: their duals, y and v move, and x hears where to go."""
+"""What a step does to the blocks of a multi-block problem: their duals, y and v move, and x gets its direction."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bilevel._core import pytrees
 from bilevel.constraints import Ball
+from bilevel.constraints.base import Constraint
 from bilevel.hypergradients import Tracked
-from bilevel.hypergradients.base import implicit
-from bilevel.hypergradients.exact import Solved
-from bilevel.problem.group import Group, TaskView, UpperSample
+from bilevel.hypergradients.base import LinearSolution, implicit
+from bilevel.problem.group import TaskView, UpperSample
 from bilevel.problem.multiblock import BlockPoint, MultiBlockProblem
+from bilevel.problem.per_task import PerTask, fields_of
 
 
 class Visited(NamedTuple):
-    """A group after a step; the losses of blocks that were not drawn are 0."""
+    """The blocks after their moves."""
 
-    direction: Any  # its part of that of x
-    point: BlockPoint
-    v: Any
-    losses: jax.Array
+    direction: Any  # of x
+    point: PerTask[BlockPoint]
+    v: PerTask[Any]
+    losses: jax.Array  # in the order of the blocks
 
 
 class BlockMove(NamedTuple):
@@ -31,7 +31,7 @@ class BlockMove(NamedTuple):
     lower_rate: Any
     dual_rate: Any
     v_rate: Any
-    dual_constraint: Any
+    dual_constraint: Constraint
     radius: Any  # of the ball for v; None = no ball
 
     def one(self, task: TaskView, x: Any, point: BlockPoint, v: Any, sample: UpperSample) -> tuple[BlockPoint, Any]:
@@ -39,53 +39,37 @@ class BlockMove(NamedTuple):
         y, dual = point
         ascent = jax.grad(lambda dual: task.upper(x, BlockPoint(y, dual), sample.upper))(dual)
         up = jax.tree.map(lambda a, s: a + (self.dual_rate * s).astype(a.dtype), dual, ascent)
-        held = _held(task, dual)
-        slope = jax.grad(held.lower, argnums=1)(x, y, sample.lower)
+        fixed = at_dual(task, dual)
+        slope = jax.grad(fixed.lower, argnums=1)(x, y, sample.lower)
         down = jax.tree.map(lambda a, s: a - (self.lower_rate * s).astype(a.dtype), y, slope)
-        new = Tracked(self.v_rate).prepare(held, x, y, Solved(v), sample).v
+        new = Tracked(self.v_rate).prepare(fixed, x, y, LinearSolution(v), sample).v
         new = new if self.radius is None else Ball(self.radius).project(new)
         return BlockPoint(down, self.dual_constraint.project(up)), new
 
-    def visit_some(
-        self, problem: MultiBlockProblem, x: Any, points: tuple, v: tuple, count: int | None, key: jax.Array
-    ) -> list[Visited]:
-        """Visits so many blocks, drawn at random, of all groups; the others come back as they were."""
-        block_key, row_key = jax.random.split(key)
-        groups, size = problem.groups, problem.size
-        dtype = jnp.result_type(*jax.tree.leaves(x))
-        share = jnp.full(size, 1 / size, dtype)
-        if count is not None:
-            chosen = jax.random.permutation(block_key, size)[:count]
-            if len(groups) == 1:
-                old = Visited(None, points[0], v[0], jnp.zeros_like(share))
-                few, share = pytrees.index(old, chosen), jnp.full(count, 1 / count, dtype)
-                new = self.visit(groups[0].chosen(chosen), x, few.point, few.v, share, row_key)
-                back = lambda a, b: a.at[chosen].set(b.astype(a.dtype))  # noqa: E731
-                return [jax.tree.map(back, old, new._replace(direction=None))._replace(direction=new.direction)]
-            share = jnp.zeros_like(share).at[chosen].set(1 / count)
-        rows = zip(groups, points, v, strict=True)
-        return [self.visit(group, x, point, vg, share[group.ids], row_key) for group, point, vg in rows]
 
-    def visit(self, group: Group, x: Any, points: BlockPoint, v: Any, share: jax.Array, key: jax.Array) -> Visited:
-        """The blocks of a group after their moves, where their share is not 0, and their part of the direction."""
-        samples = group.draw_upper(key)
+def visit(
+    problem: MultiBlockProblem,
+    move: BlockMove,
+    x: Any,
+    points: PerTask[BlockPoint],
+    v: PerTask[Any],
+    share: jax.Array,
+    samples: PerTask[UpperSample],
+) -> Visited:
+    """All blocks of a problem after their moves, and the direction of x: sum_i share_i (f_x - J v_i)."""
 
-        def weighted(x: Any) -> tuple[jax.Array, jax.Array]:
-            value = lambda task, point, v, s: implicit(_held(task, point.dual), x, point.y, v, s)  # noqa: E731
-            losses = group.each(value, points, v, samples)
-            return jnp.vdot(share.astype(losses.dtype), losses), losses
+    def weighted(x: Any) -> tuple[jax.Array, jax.Array]:
+        value = lambda task, point, v, s: implicit(at_dual(task, point.dual), x, point.y, v, s)  # noqa: E731
+        losses = problem.join(problem.each(value, points, v, samples))
+        return jnp.vdot(share.astype(losses.dtype), losses), losses
 
-        def move(task: TaskView, point: BlockPoint, v: Any, sample: UpperSample, share: jax.Array) -> tuple:
-            moved = self.one(task, x, point, v, sample)
-            return jax.tree.map(lambda new, old: jnp.where(share > 0, new, old), moved, (point, v))
-
-        direction, losses = jax.grad(weighted, has_aux=True)(x)
-        points, v = group.each(move, points, v, samples, share)
-        return Visited(direction, points, v, jnp.where(share > 0, losses, 0))
+    direction, losses = jax.grad(weighted, has_aux=True)(x)
+    moved = problem.each(lambda task, point, v, s: move.one(task, x, point, v, s), points, v, samples)
+    return Visited(direction, *fields_of(moved), losses)
 
 
-def _held(task: TaskView, dual: Any) -> TaskView:
-    """A block with its dual variable held, as estimators see tasks."""
+def at_dual(task: TaskView, dual: Any) -> TaskView:
+    """A block with its dual variable fixed, as estimators see tasks."""
     return task._replace(
         upper=lambda x, y, sample: task.upper(x, BlockPoint(y, dual), sample),
         lower=lambda x, y, sample: task.lower(x, BlockPoint(y, dual), sample),

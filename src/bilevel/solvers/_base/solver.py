@@ -1,49 +1,100 @@
-"""What the driver asks of a solver, and what a step tells it."""
+"""What a solver is: everything that the driver, `cost`, `compare` and the diagnostics ask of one."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+import abc
+from typing import Any, ClassVar, Self
 
 import jax
+import jax.numpy as jnp
 
-from bilevel.problem.problem import Grouped
+from bilevel._core import module, values
+from bilevel.problem import findings, initial_point
+from bilevel.problem.base import BaseProblem
+from bilevel.problem.per_task import PerTask
+from bilevel.problem.problem import Problem
+from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.state import Info, State
+
+FIRST_MEASUREMENT = 10  # power iterations before the first step
 
 
-class Info(NamedTuple):
-    """What a step saw."""
+class Solver(abc.ABC):
+    """A method that moves x, y and the weights step by step.
 
-    losses: jax.Array  # f_i on the step's sample
-    direction_norm: jax.Array
-    upper_rate: jax.Array
-    lower_rate: jax.Array  # one per task
-    weights_rate: jax.Array
+    To write one, make a part (`bl.part`) that inherits this and has `start` and `step`, both pure: `solve`, `seeds=`,
+    `compare`, `cost`, saving and loading then work with it. Everything else has a default. A solver that is handed a
+    rate names it `upper_lr` or `lower_lr`, so that a run that diverges can say which to make smaller.
+    `bl.testing.check_solver` puts it through what ours must fulfil.
+    """
 
+    problem_type: ClassVar[type[BaseProblem]] = Problem  # the kind of problem that it solves
+    chooses_rates: ClassVar[bool] = False  # whether a rate of None is chosen for the user
+    card: ClassVar[Card] = Card("single", "nothing", "not known", "none", "all of it")
 
-class Solver(Protocol):
-    """What the driver asks of a solver; a state has step, x, y and weights."""
+    @abc.abstractmethod
+    def start(self, problem: Any, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
+        """The first state, without checks; pure. `steps` is the planned length of the run."""
 
-    @property
-    def problem_type(self) -> type[Grouped]:
-        """The kind of problem that it solves."""
-        ...
+    @abc.abstractmethod
+    def step(self, problem: Any, state: State, key: jax.Array) -> tuple[State, Info]:
+        """One step; `key` is new in every step."""
 
-    @property
-    def chooses_rates(self) -> bool:
-        """Whether a rate of None is chosen for the user."""
-        ...
+    def check(self, problem: Any) -> None:  # noqa: B027  (most options need no check)
+        """Raises where an option makes no sense for a problem: names the option, its value, what it needs."""
 
-    def init(self, problem: Any, x: Any, y: Any = None, *, key: jax.Array, steps: int) -> Any:
-        """Validates everything and returns the first state."""
-        ...
+    def check_size(self, problem: Any, x: Any, y: PerTask[Any]) -> None:  # noqa: B027
+        """Refuses, or warns of, more memory than there is; for solvers that keep much."""
 
-    def measures(self, state: Any) -> bool:
+    def measures(self, state: State) -> bool:
         """Whether `refresh` has anything to measure."""
-        ...
+        return False
 
-    def refresh(self, problem: Any, state: Any, key: jax.Array, iterations: Any = 1) -> Any:
-        """Between chunks of steps: measures again what automatic rates need."""
-        ...
+    def refresh(self, problem: Any, state: State, key: jax.Array, iterations: Any = 1) -> State:
+        """Between steps, now and then: measures again what rates need; the more iterations, the more exactly."""
+        return state
 
-    def step(self, problem: Any, state: Any, key: jax.Array) -> tuple[Any, Info]:
-        """One step."""
-        ...
+    def init(self, problem: Any, x: Any, y: Any = None, *, key: jax.Array, steps: int) -> State:
+        """Validates everything, measures what automatic rates need, and returns the first state.
+
+        Args:
+            problem: what to solve.
+            x: where the shared variable starts.
+            y: where the tasks' variables start, as for `solve`.
+            key: of everything random.
+            steps: the length of the run, which automatic rates decay over.
+        """
+        self.check_kind(problem)
+        x = initial_point.arrays(x, "x")
+        y = problem.starting_y(y, jax.random.fold_in(key, 0))
+        self.check(problem)
+        values.whole("steps", steps)
+        findings.raise_first(findings.at_start(problem, x, y))
+        self.check_size(problem, x, y)
+        state = _start(self, problem, x, y, key, jnp.asarray(steps, jnp.int32))
+        if not self.measures(state):
+            return state
+        return measure(self, problem, state, jax.random.fold_in(key, 2), FIRST_MEASUREMENT)
+
+    def check_kind(self, problem: Any) -> None:
+        """Raises where it is given a problem of another kind than it solves."""
+        if not isinstance(problem, self.problem_type):
+            raise TypeError(
+                f"{type(self).__name__} solves a bl.{self.problem_type.__name__} and was given a "
+                f"{'bl.' * isinstance(problem, BaseProblem)}{type(problem).__name__}."
+            )
+
+    def replace(self, **options: Any) -> Self:
+        """The same solver with other options."""
+        return module.replace(self, **options)
+
+
+@jax.jit
+def _start(solver: Solver, problem: BaseProblem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
+    return solver.start(problem, x, y, key, steps)
+
+
+@jax.jit
+def measure(solver: Solver, problem: BaseProblem, state: State, key: jax.Array, iterations: Any) -> State:
+    """`solver.refresh`, compiled; the number of iterations is data, so that first and later measurements are one."""
+    return solver.refresh(problem, state, key, iterations)

@@ -1,62 +1,60 @@
-"""What variance-reduced solvers share: points that hold all an oracle depends on, and oracles over them.
-
-A tracker evaluates one oracle at two points on one sample, so that whatever the oracle depends on besides the sample
-must be in the point: the weights and the estimator's state of that time too, or the recursion does not telescope.
-"""
+"""What variance-reduced solvers share: oracles over points, for trackers that look at two of them on one sample."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from bilevel.oracles.upper import Evaluation, lower_gradients
+from bilevel.oracles.lower import lower_gradients
+from bilevel.oracles.upper import Evaluation, Point
+from bilevel.problem.group import UpperSample
+from bilevel.problem.per_task import InOrder, PerTask
 from bilevel.problem.problem import Problem
-from bilevel.rates.measured import Automatic
-from bilevel.solvers._base.bilevel import BilevelSolver, State
 from bilevel.trackers.base import Oracle
 
 
-class UpperPoint(NamedTuple):
-    """All that the upper oracle depends on besides the sample."""
+class LowerPoint(NamedTuple):
+    """All that grad_y g depends on besides the sample."""
 
     x: Any
-    y: tuple
-    weights: jax.Array
-    hypergradient: tuple
-    curvature: Any
+    y: PerTask[Any]
 
 
-def upper_point(state: State, automatic: Automatic) -> UpperPoint:
-    """Where a run is, with the curvatures measured last."""
-    return UpperPoint(state.x, state.y, state.weights, state.hypergradient, automatic.lower)
+class UpperValue(NamedTuple):
+    """What is tracked of the upper level."""
+
+    direction: Any  # sum_i lambda_i D_i; with a tracker per task, every D_i: `InOrder`
+    losses: InOrder[jax.Array]
 
 
-def upper_oracle(solver: BilevelSolver, problem: Problem, *, per_task: bool, held: bool = False) -> Oracle:
-    """(direction, losses) at a point, and the estimator's state there; `held`: v is a variable that does not move."""
+def kept(point: Point) -> Point:
+    """A point as a tracker keeps it: its weights are marked as belonging to tasks."""
+    return point._replace(weights=InOrder(point.weights))
 
-    def oracle(point: UpperPoint, samples: tuple) -> tuple:
-        upper = solver.upper_level(point.curvature)
-        x, y, weights, state, _ = point
-        if per_task:
-            seen = upper.held_directions if held else upper.directions
-            seen = seen(problem, x, y, state, samples, weights.dtype)
-        else:
-            seen = (upper.held if held else upper.direction)(problem, x, y, weights, state, samples)
-        return (seen.direction, seen.losses), seen.state
+
+def upper_oracle(
+    evaluate: Callable[[Point, PerTask[UpperSample]], Evaluation], *, per_task: bool
+) -> Oracle:
+    """(direction, losses) at a kept point, and what the estimator carries there; `evaluate` is a method of `Upper`."""
+
+    def oracle(point: Point, samples: PerTask[UpperSample]) -> tuple[UpperValue, PerTask[Any]]:
+        seen = evaluate(point._replace(weights=point.weights.value), samples)
+        return UpperValue(InOrder(seen.direction) if per_task else seen.direction, InOrder(seen.losses)), seen.v
 
     return oracle
 
 
 def lower_oracle(problem: Problem) -> Oracle:
-    """grad_y g_i at a point (x, y)."""
-    return lambda point, samples: (lower_gradients(problem, point[0], point[1], samples), ())
+    """grad_y g_i at a point."""
+    return lambda point, samples: (lower_gradients(problem, point.x, point.y, samples), ())
 
 
-def seen_as(value: tuple, weights: jax.Array, hypergradient: tuple, *, per_task: bool) -> Evaluation:
-    """A tracked (direction, losses) as what a step ends with; one direction per task is weighted only now."""
-    direction, losses = value
-    if per_task:
-        direction = jax.tree.map(lambda d: jnp.tensordot(weights.astype(d.dtype), d, 1), direction)
-    return Evaluation(direction, losses, hypergradient)
+def as_evaluation(value: UpperValue, weights: jax.Array, v: PerTask[Any]) -> Evaluation:
+    """What a step ends with; one direction per task is weighted only now."""
+    direction = value.direction
+    if isinstance(direction, InOrder):
+        direction = jax.tree.map(lambda d: jnp.tensordot(weights.astype(d.dtype), d, 1), direction.value)
+    return Evaluation(direction, value.losses.value, v)

@@ -8,7 +8,7 @@ import numpy as np
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Comparison:
+class EstimateErrors:
     """Estimates and the true gradient: of every task, a row each, or of the average over the tasks.
 
     Attributes:
@@ -64,14 +64,16 @@ class Comparison:
         return ~(self.bias - 4 * self.standard_error - self.rounding <= tolerance * self.scale)
 
 
-def compare(exact: np.ndarray, mean: np.ndarray, variance: np.ndarray, error: np.ndarray) -> tuple[Comparison, ...]:
-    """The comparison of the tasks and that of their average, which comes last in what was estimated."""
+def errors_of(
+    exact: np.ndarray, mean: np.ndarray, variance: np.ndarray, error: np.ndarray
+) -> tuple[EstimateErrors, EstimateErrors]:
+    """Those of the tasks and those of their average, which comes last in what was estimated."""
     eps = np.finfo(exact.dtype).eps
     exact, mean, variance, error = (np.asarray(a, float) for a in (exact, mean, variance, error))
     sizes = np.linalg.norm(exact, axis=1)
     rounding = float(1000 * eps * np.max(sizes))
-    tasks = Comparison(exact, mean[:-1], variance[:-1], error[:-1], sizes, rounding)
-    return tasks, Comparison(exact.mean(axis=0), mean[-1], variance[-1], error[-1], np.mean(sizes), rounding)
+    tasks = EstimateErrors(exact, mean[:-1], variance[:-1], error[:-1], sizes, rounding)
+    return tasks, EstimateErrors(exact.mean(axis=0), mean[-1], variance[-1], error[-1], np.mean(sizes), rounding)
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:

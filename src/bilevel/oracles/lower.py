@@ -1,0 +1,86 @@
+"""The lower level of all tasks.
+
+descend            lower steps of each task         y_i <- y_i - beta_i grad_y g_i(x, y_i)
+lower_gradients    grad_y g_i(x, y_i)
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import optax
+
+from bilevel.problem.group import TaskView
+from bilevel.problem.per_task import PerTask, fields_of, for_groups
+from bilevel.problem.problem import Problem
+from bilevel.problem.sources import Sample
+from bilevel.rules.base import Rule, update
+
+
+class LowerSteps(NamedTuple):
+    """The lower steps of one task: all that is needed to take them again."""
+
+    y: Any  # before the steps
+    optimiser: optax.OptState  # before the steps
+    rate: jax.Array
+    samples: Sample  # one for each step
+
+    def take(self, task: TaskView, rule: Rule, count: int, x: Any) -> tuple[Any, optax.OptState]:
+        """y and the optimiser's state after the steps."""
+        transformation = rule(self.rate)
+
+        def one(carry: tuple, sample: Sample) -> tuple:
+            y, optimiser = carry
+            loss, gradient = jax.value_and_grad(task.lower, argnums=1)(x, y, sample)
+            updates, optimiser = update(transformation, gradient, optimiser, y, loss)
+            return (optax.apply_updates(y, updates), optimiser), None
+
+        start = self.y, self.optimiser
+        (y, optimiser), _ = jax.lax.scan(one, start, self.samples, length=count, unroll=min(count, 2))
+        return y, optimiser
+
+
+class Replay(NamedTuple):
+    """The lower steps of all tasks that were just taken, for estimators that differentiate through them."""
+
+    steps: PerTask[LowerSteps]
+    rule: Rule
+    count: int
+
+
+class LowerResult(NamedTuple):
+    """The lower level after its steps."""
+
+    y: PerTask[Any]
+    optimiser: PerTask[optax.OptState]
+
+
+def draw_steps(problem: Problem, key: jax.Array, count: int) -> PerTask[Sample]:
+    """Samples for several lower steps: stacked over tasks, then over steps."""
+    keys = jax.random.split(key, count)
+    own = PerTask(tuple(jax.vmap(group.keys, out_axes=1)(keys) for group in problem.groups))
+    return problem.each(lambda task, k: jax.vmap(task.draw)(k), own)
+
+
+def first_of(samples: PerTask[Sample]) -> PerTask[Sample]:
+    """The samples of the first of several lower steps."""
+    return jax.tree.map(lambda s: s[:, 0], samples)
+
+
+def descend(problem: Problem, x: Any, replay: Replay) -> LowerResult:
+    """The lower steps of all tasks."""
+    after = problem.each(lambda task, steps: steps.take(task, replay.rule, replay.count, x), replay.steps)
+    return LowerResult(*fields_of(after))
+
+
+def lower_gradients(problem: Problem, x: Any, y: PerTask[Any], samples: PerTask[Sample] | None) -> PerTask[Any]:
+    """grad_y g_i(x, y_i) of all tasks; samples None = all the data."""
+    return problem.each(lambda task, y, s: jax.grad(task.lower, argnums=1)(x, y, s), y, samples)
+
+
+def steps_of(
+    y: PerTask[Any], optimiser: PerTask[optax.OptState], rate: PerTask[jax.Array], samples: PerTask[Sample]
+) -> PerTask[LowerSteps]:
+    """The lower steps of all tasks, from their parts."""
+    return for_groups(LowerSteps, y, optimiser, rate, samples)

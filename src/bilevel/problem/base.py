@@ -1,0 +1,148 @@
+"""What every kind of problem is: tasks in groups of like ones, under one constraint on x."""
+
+from __future__ import annotations
+
+import abc
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bilevel._core import module, pytrees
+from bilevel.constraints import Unconstrained
+from bilevel.constraints.base import Constraint
+from bilevel.problem.group import Group, UpperSample
+from bilevel.problem.per_task import PerTask
+from bilevel.problem.sources import Sample
+from bilevel.problem.stacking import Stacked, shapes_of
+from bilevel.problem.task_names import Names, TaskValues
+
+
+class BaseProblem(abc.ABC):
+    """Tasks in groups of like ones, under one constraint. A kind of problem is a part that inherits this.
+
+    Attributes:
+        groups: like tasks, stacked.
+        constraint: the set X of x.
+        place: where each task is among the groups, one after the other; None where that is their order already.
+        names: of all tasks. To what is compiled only their number matters.
+    """
+
+    groups: tuple[Group, ...]
+    constraint: Constraint
+    place: jax.Array | None
+    names: Names
+
+    calls: ClassVar[dict[str, str]] = {"upper": "upper(x, y, batch)", "lower": "lower(x, y, batch)"}  # in errors
+    comparable_losses: ClassVar[bool] = True  # whether a lower loss is a better iterate
+
+    @abc.abstractmethod
+    def validation_losses(self, x: Any, y: PerTask[Any]) -> jax.Array:
+        """The tasks' losses on all validation data, in their order."""
+
+    @abc.abstractmethod
+    def test_losses(self, x: Any, y: PerTask[Any]) -> jax.Array | None:
+        """The same on all test data; None where a task has none."""
+
+    @abc.abstractmethod
+    def starting_y(self, y: Any, key: jax.Array) -> PerTask[Any]:
+        """Every task's y at the start, from what the user gave to `solve`."""
+
+    def replace(self, **fields: Any) -> Self:
+        """The same problem with other fields."""
+        return module.replace(self, **fields)
+
+    # ------------------------------------------------------------------ what it consists of
+
+    @property
+    def size(self) -> int:
+        """How many tasks."""
+        return len(self.names)
+
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether steps see batches rather than all the data, so that what they see is noisy."""
+        return any(group.lower_batch is not None or group.upper_batch is not None for group in self.groups)
+
+    @property
+    def has_test(self) -> bool:
+        """Whether every task brought test data."""
+        return all(group.test is not None for group in self.groups)
+
+    @property
+    def counted(self) -> str:
+        """How many tasks and groups, in words."""
+        groups = len(self.groups)
+        return f"{self.size} task{'s' * (self.size != 1)} in {groups} group{'s' * (groups != 1)}"
+
+    # ------------------------------------------------------------------ tasks and groups
+
+    def each(self, function: Callable[..., Any], *arguments: PerTask[Any] | None) -> PerTask[Any]:
+        """`function(task, *arguments)` for every task, each with its own arguments; None is None for all."""
+        own = [arguments_of_group(arguments, g) for g in range(len(self.groups))]
+        return PerTask(tuple(group.each(function, *a) for group, a in zip(self.groups, own, strict=True)))
+
+    def join(self, values: PerTask[Any]) -> Any:
+        """One pytree, stacked in the order of the tasks."""
+        whole = values.groups[0]
+        if len(values) > 1:
+            whole = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *values)
+        return whole if self.place is None else pytrees.index(whole, self.place)
+
+    def split(self, ordered: Any) -> PerTask[Any]:
+        """A pytree that is stacked in the order of the tasks, per group: the inverse of `join`."""
+        return PerTask(tuple(pytrees.index(ordered, group.ids) for group in self.groups))
+
+    def fill(self, value: Any, dtype: Any) -> PerTask[jax.Array]:
+        """One number for every task."""
+        return PerTask(tuple(jnp.full(group.size, value, dtype) for group in self.groups))
+
+    def keys(self, key: jax.Array) -> PerTask[jax.Array]:
+        """A key for every task."""
+        return PerTask(tuple(group.keys(key) for group in self.groups))
+
+    def draw_upper(self, key: jax.Array) -> PerTask[UpperSample]:
+        """The samples of one evaluation of the upper level, for every task."""
+        return PerTask(tuple(group.draw_upper(key) for group in self.groups))
+
+    def draw_lower(self, key: jax.Array) -> PerTask[Sample]:
+        """Samples of training rows, for every task."""
+        return PerTask(tuple(group.draw_lower(key) for group in self.groups))
+
+    def by_name(self, values: PerTask[Any]) -> TaskValues:
+        """A mapping from task name to value."""
+        return TaskValues(self.names, [group.ids for group in self.groups], values.groups)
+
+    def losses(self, x: Any, y: PerTask[Any], role: str) -> jax.Array:
+        """f_i(x, y_i) on all data of a role, "validation" or "test", in the order of the tasks."""
+        rows = zip(self.groups, y, strict=True)
+        return self.join(PerTask(tuple(g.losses(g.upper, getattr(g, role), x, y_g) for g, y_g in rows)))
+
+
+def arguments_of_group(arguments: Sequence[PerTask[Any] | None], g: int) -> list[Any]:
+    """What group number g gets of each argument."""
+    return [None if a is None else a.groups[g] for a in arguments]
+
+
+def common_fields(owner: str, stacked: Stacked, constraint: Constraint | None) -> dict[str, Any]:
+    """The fields of a `BaseProblem`; warns of groups that could have been one."""
+    if constraint is not None and (isinstance(constraint, type) or not hasattr(constraint, "project")):
+        raise TypeError(f"{owner}(constraint=...) got {constraint!r}: it needs one of bl.constraints.")
+    groups, names = stacked
+    order = np.concatenate([np.asarray(group.ids) for group in groups])
+    in_order = np.array_equal(order, np.arange(len(order)))
+    if len(groups) - len(set(map(shapes_of, groups))) > 3:
+        warnings.warn(
+            f"{len(groups)} groups of tasks differ only by the identity of their functions; each is compiled on its "
+            "own. Give like tasks the same function objects and put what differs into their data.",
+            stacklevel=3,
+        )
+    return {
+        "groups": groups,
+        "constraint": Unconstrained() if constraint is None else constraint,
+        "place": None if in_order else jnp.asarray(np.argsort(order)),
+        "names": Names(names),
+    }

@@ -1,0 +1,255 @@
+"""What is wrong with a problem at a starting point: one list of checks, each of which yields findings.
+
+`solve` raises the first fault, before any long work; `check_problem` lists them all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bilevel._core import pytrees
+from bilevel.constraints.base import Constraint
+from bilevel.problem.base import BaseProblem
+from bilevel.problem.group import Group
+from bilevel.problem.per_task import PerTask
+from bilevel.problem.sources import Source
+from bilevel.problem.task import ROLES
+
+ROWS = 5  # in the batch on which a loss is compared with the mean of its rows
+LEVELS = ("upper", "lower")
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Something about a problem.
+
+    Attributes:
+        text: what was found.
+        advice: what to do about it; "" where the text says so.
+        task: the task it was found in; None = the problem as a whole.
+        fault: whether it is wrong, rather than worth knowing.
+        blocks: whether the losses cannot be evaluated because of it.
+        error: what `solve` raises.
+    """
+
+    text: str
+    advice: str = ""
+    task: str | None = None
+    fault: bool = True
+    blocks: bool = True
+    error: type[Exception] = ValueError
+
+    def __str__(self) -> str:
+        where = "" if self.task is None else f"task {self.task!r}: "
+        return f"{where}{self.text}" + (f": {self.advice}." if self.advice else "")
+
+
+def at_start(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding]:
+    """Data, constraint and objectives at the starting point: what a run cannot go without."""
+    yield from in_values(problem, x, y)
+    yield from in_constraint("constraint", problem.constraint, "x", x)
+    yield from in_losses(problem, x, y)
+
+
+def raise_first(found: Iterable[Finding]) -> None:
+    """Raises the first fault, if there is one."""
+    for finding in found:
+        if finding.fault:
+            raise finding.error(str(finding))
+
+
+# ------------------------------------------------------------------ numbers
+
+
+def in_values(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding]:
+    """NaN and infinity in x, data and y, task by task."""
+    if not _finite(x):
+        yield Finding("x has NaN or infinity", "it needs finite numbers")
+    for group, y_group in zip(problem.groups, y, strict=True):
+        names = _names(problem, group)
+        for role in ROLES:
+            source: Source | None = getattr(group, role)
+            if source is None or source.data is None or _finite(source.data):
+                continue
+            for k, name in enumerate(names):
+                if not _finite(source.task(k)):
+                    yield Finding(f"its {role} data has NaN or infinity", "it needs finite numbers", name)
+        if not _finite(y_group):
+            for k, name in enumerate(names):
+                if not _finite(pytrees.index(y_group, k)):
+                    yield Finding("its y has NaN or infinity", "it needs finite numbers", name)
+
+
+def _finite(values: Any) -> bool:
+    """Whether all numbers are finite; what is traced cannot be looked at."""
+    return pytrees.is_traced(values) or pytrees.is_finite(values)
+
+
+def _names(problem: BaseProblem, group: Group) -> list[str]:
+    return [problem.names[int(i)] for i in np.asarray(group.ids)]
+
+
+# ------------------------------------------------------------------ constraints
+
+
+@jax.jit
+def _project(constraint: Constraint, point: Any) -> Any:
+    return constraint.project(point)
+
+
+def in_constraint(argument: str, constraint: Constraint, name: str, point: Any) -> Iterator[Finding]:
+    """A constraint that does not fit a point, or a point that does not lie in it."""
+    what = f"{argument} {constraint} does not fit {name}, which is {pytrees.describe(point)}"
+    try:
+        projected = jax.eval_shape(constraint.project, point)
+    except (TypeError, ValueError) as error:
+        yield Finding(f"{what}: {_first_line(error)}", blocks=False)
+        return
+    if pytrees.signature(projected) != pytrees.signature(point):
+        yield Finding(f"{what}: it projects {name} to {pytrees.describe(projected)}.", blocks=False)
+        return
+    if pytrees.is_traced((point, constraint)) or not _finite(point):
+        return
+    inside = jax.tree.leaves(_project(constraint, point))
+    pairs = [(np.asarray(a, float), np.asarray(b, float)) for a, b in zip(jax.tree.leaves(point), inside, strict=True)]
+    distance = sum(float(np.sum((a - b) ** 2)) for a, b in pairs) ** 0.5
+    scale = sum(float(np.sum(a**2)) for a, _ in pairs) ** 0.5
+    if not distance <= 1e-5 * (1 + scale):
+        yield Finding(
+            f"{name} lies outside the {argument} {constraint}, {distance:.3g} away from it: start inside, for "
+            f"instance at problem.{argument}.project({name}).",
+            blocks=False,
+        )
+
+
+# ------------------------------------------------------------------ losses
+
+
+class _Losses(NamedTuple):
+    upper: PerTask[jax.Array]
+    lower: PerTask[jax.Array]
+
+
+# Run once, so that compiling it is what takes time.
+@functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+def _losses(problem: BaseProblem, x: Any, y: PerTask[Any]) -> _Losses:
+    """f and g of every task on all the data, which is an argument: as a constant it would take seconds to compile."""
+
+    def level(name: str) -> PerTask[jax.Array]:
+        rows = zip(problem.groups, y, strict=True)
+        return PerTask(tuple(g.losses(getattr(g, name), g.source(name), x, y_group) for g, y_group in rows))
+
+    return _Losses(level("upper"), level("lower"))
+
+
+def in_losses(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding]:
+    """Losses that fail, are not one real number, are not finite, or are not means over rows where tasks need it."""
+    wrong = [f for g, y_g in zip(problem.groups, y, strict=True) for f in _in_shapes(problem, g, x, y_g)]
+    yield from wrong
+    if wrong or pytrees.is_traced((x, y, problem)):
+        return
+    values = _losses(problem, x, y)
+    broken = False
+    for level, per_group in zip(LEVELS, values, strict=True):
+        for group, own in zip(problem.groups, per_group, strict=True):
+            names = _names(problem, group)
+            for k in np.flatnonzero(~np.isfinite(np.asarray(own))):
+                broken = True
+                said = f"{problem.calls[level]} is {float(own[k])} at the starting point"
+                yield Finding(said, "it needs a finite value there", names[int(k)])
+    if broken:
+        return
+    for group, y_group in zip(problem.groups, y, strict=True):
+        for level in LEVELS:
+            if not group.source(level).equal_sizes:
+                yield from _in_rows(problem, group, x, y_group, level)
+
+
+def _in_shapes(problem: BaseProblem, group: Group, x: Any, y: Any) -> Iterator[Finding]:
+    """What the functions of a group return, found by tracing them; nothing is computed."""
+    for level in LEVELS:
+        what = f"{problem.calls[level]} of task {_names(problem, group)[0]!r}"
+        function, source = getattr(group, level), group.source(level)
+
+        def on_one_row(source: Source = source, function: Any = function) -> Any:
+            take = lambda s, y: function(x, y, s.take(s.draw(jax.random.key(0), 1)))  # noqa: E731
+            return jax.vmap(take, in_axes=(source.axes, 0), axis_size=group.size)(source, y)
+
+        def on_all(source: Source = source, function: Any = function) -> Any:
+            return group.losses(function, source, x, y)
+
+        try:
+            out = jax.eval_shape(on_one_row if jax.tree.leaves(source) else on_all)
+        except Exception as error:  # whatever the user's function raises
+            y_one = jax.eval_shape(lambda: pytrees.index(y, 0))
+            point = f"x = {pytrees.describe(x)}" + (f" and y = {pytrees.describe(y_one)}" if jax.tree.leaves(y) else "")
+            yield Finding(f"{what} fails with {point}: {_first_line(error)}")
+            continue
+        if not hasattr(out, "shape") or out.shape != (group.size,):
+            one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), out)
+            yield Finding(f"{what} must return one number; it returns {pytrees.describe(one)}.")
+        elif not jnp.issubdtype(out.dtype, jnp.floating):
+            said = f"{what} must return a real floating-point number; it returns {out.dtype}."
+            yield Finding(said, error=TypeError)
+
+
+# ------------------------------------------------------------------ means over rows
+
+
+def in_batches(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding]:
+    """Losses that are not means over rows, of groups whose tasks have equal sizes: wrong where batches are drawn."""
+    for group, y_group in zip(problem.groups, y, strict=True):
+        for level in LEVELS:
+            if group.source(level).equal_sizes:
+                yield from _in_rows(problem, group, x, y_group, level)
+
+
+def _in_rows(problem: BaseProblem, group: Group, x: Any, y: Any, level: str) -> Iterator[Finding]:
+    source = group.source(level)
+    if not jax.tree.leaves(source):
+        return
+    try:
+        means = map(np.asarray, _row_means(group, x, y, level))
+    except Exception:  # a generator whose batches have no rows, say
+        return
+    whole, rows = means
+    batch = group.upper_batch if level == "upper" else group.lower_batch
+    needed = not source.equal_sizes or batch is not None
+    apart = ~np.isclose(whole, rows, rtol=1e-3, atol=1e-5) & np.isfinite(whole) & np.isfinite(rows)
+    for k in np.unique(np.nonzero(apart)[1])[:1]:  # one function, so one task tells it
+        at = int(np.argmax(apart[:, k]))
+        why = "tasks with different numbers of rows" if not source.equal_sizes else "batches"
+        yield Finding(
+            f"{problem.calls[level]} is not a mean over the rows of its batch ({whole[at, k]:.5g} on {ROWS} rows, "
+            f"{rows[at, k]:.5g} as the mean of one-row values)",
+            f"{why} need means" if needed else "harmless as long as steps see all the data of tasks of equal size",
+            _names(problem, group)[int(k)],
+            fault=needed,
+            blocks=False,
+        )
+
+
+@functools.partial(jax.jit, static_argnames="level", compiler_options={"xla_backend_optimization_level": 0})
+def _row_means(group: Group, x: Any, y: Any, level: str) -> tuple[jax.Array, jax.Array]:
+    """A loss on a few rows, and the mean of the losses on each of them: at y and away from it, for every task."""
+    source, function = group.source(level), getattr(group, level)
+
+    def one(source: Source, y: Any) -> tuple[jax.Array, jax.Array]:
+        batch = source.take(source.first(ROWS))
+        each = lambda row: function(x, y, jax.tree.map(lambda a: a[None], row))  # noqa: E731
+        return function(x, y, batch), jnp.mean(jax.vmap(each)(batch))
+
+    away = jax.tree.map(lambda y: y + jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape), y)
+    two = jax.vmap(jax.vmap(one, in_axes=(source.axes, 0), axis_size=group.size), in_axes=(None, 0))
+    return two(source, pytrees.stack([y, away]))
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

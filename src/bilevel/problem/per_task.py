@@ -1,0 +1,63 @@
+"""Values that belong to tasks: one row a task.
+
+A state, an optimiser or a batch of samples that every task has of its own is a `PerTask`, or `InOrder` where all tasks
+stand in one array. Everything else in a solver's memory is shared. Together with `Group` this is the one place that
+vmaps over tasks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+import jax
+
+T = TypeVar("T")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PerTask(Generic[T]):
+    """One pytree for each group of like tasks, whose leaves have a leading axis: the tasks of the group."""
+
+    groups: tuple[T, ...]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.groups)
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+
+def for_groups(function: Callable[..., T], *values: PerTask[Any]) -> PerTask[T]:
+    """`function` of each group's values, which are stacked over its tasks."""
+    return PerTask(tuple(map(function, *values)))
+
+
+def for_tasks(function: Callable[..., Any], *values: PerTask[Any]) -> PerTask[Any]:
+    """`function` of every task's own values.
+
+    >>> import jax.numpy as jnp
+    >>> for_tasks(lambda a: a.sum(), PerTask((jnp.ones((2, 3)), jnp.ones((1, 4))))).groups[0].tolist()
+    [3.0, 3.0]
+    """
+    return for_groups(jax.vmap(function), *values)
+
+
+def fields_of(values: PerTask[Any]) -> tuple[PerTask[Any], ...]:
+    """One `PerTask` for each field of the named tuples or tuples that a `PerTask` holds.
+
+    >>> first, second = fields_of(PerTask((("a", "b"), ("c", "d"))))
+    >>> first
+    PerTask(groups=('a', 'c'))
+    """
+    return tuple(PerTask(field) for field in zip(*values.groups, strict=True))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class InOrder(Generic[T]):
+    """A pytree whose leaves have a leading axis: all tasks of a problem, in their order. It belongs to tasks too."""
+
+    value: T

@@ -1,0 +1,101 @@
+"""What is wrong with the options of a solver, said before any long work."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bilevel._core import values
+from bilevel.problem.problem import Problem
+from bilevel.rules.base import needs_value, update
+
+if TYPE_CHECKING:
+    from bilevel.solvers._base.bilevel import BilevelSolver
+
+LARGE = 2e9  # bytes that deserve a warning
+
+OBJECTS = (  # option, a method it must have, what it needs to be
+    ("weighting", "update", "a weighting object, such as bl.weightings.SimplexAscent()"),
+    ("hypergradient", "surrogate", "an estimator object, such as bl.hypergradients.Tracked()"),
+    ("rates", "refresh", "a rates object, such as bl.rates.Measured()"),
+    ("upper_rule", "__call__", "a function from a rate to a transformation, such as optax.sgd"),
+    ("lower_rule", "__call__", "a function from a rate to a transformation, such as optax.sgd"),
+)
+
+
+def check_objects(solver: Any) -> None:
+    """Every option that is an object must be one, and not its class."""
+    for field, method, needed in OBJECTS:
+        value = getattr(solver, field, None)
+        if value is None and (field == "upper_rule" or not hasattr(solver, field)):
+            continue
+        if isinstance(value, type) or not hasattr(value, method):
+            raise TypeError(f"{type(solver).__name__}({field}=...) got {value!r}: it needs {needed}.")
+
+
+def check_options(solver: BilevelSolver, problem: Problem) -> None:
+    """Raises where an option of a bilevel solver makes no sense."""
+    name = type(solver).__name__
+    check_objects(solver)
+    for level in ("upper", "lower"):
+        values.rate(f"{name}({level}_lr)", getattr(solver, f"{level}_lr"))
+        rule, usual = getattr(solver, f"{level}_rule"), getattr(solver.rates, f"{level}_rule")
+        if getattr(solver, f"{level}_lr") is None and None not in (rule, usual) and rule is not usual:
+            raise ValueError(
+                f"{name}({level}_lr=None) is chosen for optax.{usual.__name__} only: with another {level}_rule, give a "
+                "rate."
+            )
+    values.rate(f"{type(solver.weighting).__name__}(lr)", solver.weighting.lr)
+    solver.weighting.check(problem.size)
+    solver.estimator.check()
+    solver.rates.check(name, solver.needs)
+    if needs_value(solver.lower_rule) and not solver.replays:
+        raise ValueError(
+            f"{name}(lower_rule={solver.lower_rule}): {name} does not tell its lower steps their losses."
+        )
+    if solver.estimator.needs_replay:
+        if not solver.replays:
+            raise ValueError(f"{name}(hypergradient={solver.estimator}): {name} has no lower steps to replay.")
+        check_replay(solver.lower_rule)
+
+
+def check_replay(rule: Callable[[Any], optax.GradientTransformation]) -> None:
+    """Refuses a rule whose derivative at a zero gradient is NaN, as Adam's is with eps_root = 0."""
+    transformation, zero = rule(0.1), jnp.zeros(())
+    slope = jax.grad(lambda g: optax.tree.sum(update(transformation, g, transformation.init(zero), zero, zero)[0]))(zero)
+    if not bool(jnp.all(jnp.isfinite(slope))):
+        raise ValueError(
+            "lower_rule cannot be differentiated at a zero gradient (its derivative there is NaN), which Unrolled "
+            "needs: for Adam give eps_root, as in functools.partial(optax.adam, eps_root=1e-8)."
+        )
+
+
+def check_refresh(owner: str, size: int | None, problem: Problem) -> None:
+    """A batch size for refreshes, or None where all tasks have finite data."""
+    if size is not None:
+        values.whole("refresh_batch", size, of=owner)
+        batches = [batch for group in problem.groups for batch in (group.lower_batch, group.upper_batch)]
+        if any(batch is None or batch > size for batch in batches):
+            raise ValueError(
+                f"{owner}(refresh_batch={size}): it needs at least the rows of a step's batch, or None = all the data."
+            )
+    elif not all(source.finite for group in problem.groups for source in (group.train, group.validation)):
+        raise ValueError(
+            f"{owner}(refresh_batch=None) means all the data, and a Generator is infinite: give a number of rows."
+        )
+
+
+def check_memory(what: str, numbers: float, dtype: Any, advice: str) -> None:
+    """Refuses what does not fit into this machine, and warns of what is large."""
+    size = numbers * jnp.dtype(dtype).itemsize
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > available:
+        raise ValueError(f"{what} needs {size / 1e9:.1f} GB and this machine has {available / 1e9:.1f} GB: {advice}.")
+    if size > LARGE:
+        warnings.warn(f"{what} needs {size / 1e9:.1f} GB: {advice}.", stacklevel=3)

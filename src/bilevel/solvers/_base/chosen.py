@@ -1,0 +1,70 @@
+"""Some of a problem's tasks: taken out of what belongs to tasks, and put back.
+
+Tasks that form one group: those chosen are a problem of their own, and only they are computed. Tasks in several groups:
+all are computed and those not chosen count for nothing, because how many of each group are chosen differs from step to
+step and compiled shapes cannot.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from bilevel._core import pytrees
+from bilevel.problem.base import BaseProblem
+from bilevel.problem.per_task import InOrder, PerTask
+from bilevel.problem.task_names import Names
+
+P = TypeVar("P", bound=BaseProblem)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen(Generic[P]):
+    """Tasks chosen uniformly, without replacement.
+
+    Attributes:
+        problem: the chosen tasks alone, or all of them where they form several groups.
+        mask: 1 for each task of `problem` that was chosen, in its order.
+        index: of the chosen tasks; None where `problem` has all.
+    """
+
+    problem: P
+    mask: jax.Array
+    index: jax.Array | None
+
+    @classmethod
+    def draw(cls, problem: P, key: jax.Array, count: int | None, dtype: Any) -> Chosen[P]:
+        """`count` tasks; None = all of them."""
+        if count is None:
+            return cls(problem, jnp.ones(problem.size, dtype), None)
+        index = jax.random.permutation(key, problem.size)[:count]
+        if len(problem.groups) > 1:
+            return cls(problem, jnp.zeros(problem.size, dtype).at[index].set(1), None)
+        # One group holds all tasks in their order, so that a task's number is its place. To what is compiled only the
+        # number of names matters.
+        few = problem.replace(groups=(problem.groups[0].chosen(index),), names=Names(problem.names[:count]))
+        return cls(few, jnp.ones(count, dtype), index)
+
+    def take(self, values: Any) -> Any:
+        """The rows of the tasks of `problem`, from what has one row for every task."""
+        return values if self.index is None else pytrees.index(values, self.index)
+
+    def put(self, old: PerTask[Any] | InOrder[Any], new: PerTask[Any] | InOrder[Any]) -> Any:
+        """The new rows of chosen tasks, and the old rows of the others."""
+        if self.index is not None:
+            return jax.tree.map(lambda a, b: a.at[self.index].set(b.astype(a.dtype)), old, new)
+        mask = InOrder(self.mask) if isinstance(old, InOrder) else self.problem.split(self.mask)
+        rows = [mask.value] if isinstance(mask, InOrder) else mask.groups
+        pairs = [(old.value, new.value)] if isinstance(old, InOrder) else list(zip(old, new, strict=True))
+        kept = tuple(_where(m, a, b) for m, (a, b) in zip(rows, pairs, strict=True))
+        return InOrder(kept[0]) if isinstance(old, InOrder) else PerTask(kept)
+
+
+def _where(mask: jax.Array, old: Any, new: Any) -> Any:
+    def one(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.where(mask.reshape(-1, *(1,) * (a.ndim - 1)) > 0, b, a)
+
+    return jax.tree.map(one, old, new)

@@ -1,0 +1,101 @@
+"""Solvers for which v_i ~ A^-1 f_y is a variable like x and y: they step on the linear systems themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import optax
+
+from bilevel._core import values
+from bilevel._core.derivatives import hessian_product
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate
+from bilevel.hypergradients import Tracked
+from bilevel.hypergradients.base import LinearSolution, step_towards, upper_gradient
+from bilevel.oracles.lower import lower_gradients
+from bilevel.oracles.upper import Point, Upper
+from bilevel.problem.group import TaskView, UpperSample
+from bilevel.problem.per_task import PerTask, for_tasks
+from bilevel.problem.problem import Problem
+from bilevel.rates import Measured
+from bilevel.rates.base import Needs, Rates
+from bilevel.rules.base import Rule
+from bilevel.solvers._base.bilevel import BilevelSolver, Lowered
+from bilevel.solvers._base.state import State
+from bilevel.weightings import Average
+from bilevel.weightings.base import Weighting
+
+
+@part
+class LinearSystemSolver(BilevelSolver):
+    """Options of solvers that move v themselves.
+
+    Args:
+        upper_lr: the rate of x (alpha): a number, a schedule, or None = chosen and kept up to date.
+        lower_lr: the rate of y (beta), likewise; None gives every task its own.
+        v_lr: the rate of v; None = that of y, as published.
+        weighting: how the tasks' losses move their weights, from `bl.weightings`; its `lr` is gamma.
+        upper_rule: from a rate to an optax transformation, for x; None = what the rates are made for.
+        lower_rule: likewise for y, per task.
+        rates: where rates come from that are None, from `bl.rates`.
+    """
+
+    upper_lr: Rate = leaf(default=None)  # alpha
+    lower_lr: Rate = leaf(default=None)  # beta
+    v_lr: float | None = leaf(default=None)  # rho
+    weighting: Weighting = Average()
+    upper_rule: Rule | None = None
+    lower_rule: Rule = optax.sgd
+    rates: Rates = Measured()
+
+    @property
+    def estimator(self) -> Tracked:
+        """f_x - J v; only its surrogate and where v starts matter, as the solver moves v."""
+        return Tracked(self.v_lr)
+
+    @property
+    def needs(self) -> Needs:
+        """Curvature only for y: v moves at y's rate."""
+        return super().needs._replace(curvature=self.lower_lr is None)
+
+    def check(self, problem: Problem) -> None:
+        """As every solver, and a rate of v."""
+        super().check(problem)
+        values.positive("v_lr", self.v_lr, of=type(self).__name__, none="that of y")
+
+    def oracle(self, problem: Problem) -> Upper:
+        """The upper level."""
+        return Upper(problem, self.estimator)
+
+    def move_v(
+        self, v: PerTask[LinearSolution], residual: PerTask[Any], rate: PerTask[jax.Array], keep: Any = 1.0
+    ) -> PerTask[LinearSolution]:
+        """v <- keep v + rho (f_y - A v) of every task."""
+
+        def one(solution: LinearSolution, residual: Any, rho: jax.Array) -> LinearSolution:
+            return LinearSolution(step_towards(solution.v, residual, rho if self.v_lr is None else self.v_lr, keep))
+
+        return for_tasks(one, v, residual, rate)
+
+    def lower_move(self, problem: Problem, state: State, samples: PerTask[UpperSample]) -> Lowered:
+        """y after its step on the rows of g in these samples, at the old point."""
+        rows = rows_of_g(samples)
+        rate, rates = self.lower_rates(problem, state, rows)
+        u = lower_gradients(problem, state.x, state.y, rows)
+        return Lowered(*self.move_lower(state.y, state.lower, u, rate), rate, rates)
+
+
+def rows_of_g(samples: PerTask[UpperSample]) -> PerTask[Any]:
+    """The rows of g in the samples of the upper level."""
+    return PerTask(tuple(sample.lower for sample in samples))
+
+
+def residuals(problem: Problem, point: Point, samples: PerTask[UpperSample]) -> PerTask[Any]:
+    """f_y - A v of every task at a point."""
+
+    def one(task: TaskView, y: Any, solution: LinearSolution, sample: UpperSample) -> Any:
+        image = hessian_product(task.lower, point.x, y, solution.v, sample.lower)
+        return optax.tree.sub(upper_gradient(task, point.x, y, sample), image)
+
+    return problem.each(one, point.y, point.v, samples)

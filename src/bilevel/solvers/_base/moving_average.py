@@ -1,0 +1,90 @@
+"""SOBA's variables with a moving average of the upper direction: what MA-SOBA and MORMA-SOBA share.
+
+Step k, everything at (x^k, y^k, v^k) and with h^k the average so far:
+
+    (1)  x^{k+1} = x^k + a (proj_X (x^k - tau h^k) - x^k),         without constraint x^k - a tau h^k
+    (2)  y^{k+1} = y^k - rho grad_y g,   v^{k+1} = v^k + rho (f_y - A v^k)
+    (3)  h^{k+1} = (1 - theta) h^k + theta sum_i lambda_i (f_x - J v^k)
+    (4)  lambda^{k+1} from losses averaged in the same way
+
+x moves along the average before this step's direction enters it.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bilevel._core import values
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate, rate_at
+from bilevel.oracles.upper import Evaluation
+from bilevel.problem.problem import Problem
+from bilevel.rates.base import RatesState
+from bilevel.solvers._base.bilevel import MovedX
+from bilevel.solvers._base.linear_system import LinearSystemSolver, residuals
+from bilevel.solvers._base.state import Info, State
+from bilevel.solvers._base.tracking import as_evaluation, kept, upper_oracle
+from bilevel.trackers import Momentum
+from bilevel.trackers.base import Memory, Oracle
+
+
+@part
+class MovingAverage(LinearSystemSolver):
+    """SOBA along a moving average.
+
+    Options as for `SOBA`, and:
+
+    Args:
+        momentum: theta, the weight of the fresh direction in the average: a number in (0, 1] or a schedule.
+        damping: the part of the way to the projected point that x goes.
+        tracker: `Momentum()`, or `Momentum(per_task=True)` for one average per task (memory n d_x, less lag).
+    """
+
+    momentum: Rate = leaf(default=0.2)  # theta
+    damping: float = leaf(default=1.0)  # a
+    tracker: Momentum = Momentum()
+
+    def check(self, problem: Problem) -> None:
+        """As every solver, and the two shares."""
+        super().check(problem)
+        name = type(self).__name__
+        values.share(f"{name}(momentum)", self.momentum, scheduled=True)
+        values.share(f"{name}(damping)", self.damping)
+
+    def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Memory:
+        """The average starts from a plain stochastic value."""
+        value, _ = self._tracked(problem)(kept(self.point(state)), problem.draw_upper(key))
+        return self.tracker.init(value, ())
+
+    def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
+        """x along the old average, everything else at the old point."""
+        samples = problem.draw_upper(key)
+        lowered = self.lower_move(problem, state, samples)
+        point = self.point(state, rates=lowered.rates)
+        v = self.move_v(state.v, residuals(problem, point, samples), lowered.rate)  # (2)
+        momentum = rate_at(self.momentum, state.step)
+        _, _, memory = self.tracker.update(
+            self._tracked(problem), kept(point), state.memory, samples, momentum
+        )  # (3)
+        seen = as_evaluation(state.memory.value, state.weights, v)
+        state, info = self.finish(problem, state, lowered, seen)  # (1), (4)
+        return state._replace(memory=memory), info
+
+    def move_x(self, problem: Problem, state: State, seen: Evaluation, rates: RatesState) -> MovedX:
+        """The damped step (1): one that is 1 / a times as long, and then a part a of the way."""
+        longer = seen._replace(direction=optax.tree.scale(1 / self.damping, seen.direction))
+        moved = super().move_x(problem, state, longer, rates)
+        slower = self.lag_share(state, self.upper_lr)
+        part = self.damping * slower
+        x = jax.tree.map(lambda old, new: old + (part * (new - old)).astype(old.dtype), state.x, moved.x)
+        return moved._replace(x=x, rate=moved.rate * slower, norm=moved.norm * self.damping)
+
+    def lag_share(self, state: State, lr: Rate) -> jax.Array:
+        """theta for a rate that is chosen, as an average lags by 1 / theta steps; 1 for one that is given."""
+        return jnp.asarray(rate_at(self.momentum, state.step) if lr is None else 1.0, state.weights.dtype)
+
+    def _tracked(self, problem: Problem) -> Oracle:
+        oracle, per_task = self.oracle(problem), self.tracker.per_task
+        return upper_oracle(oracle.directions_at_fixed_v if per_task else oracle.at_fixed_v, per_task=per_task)

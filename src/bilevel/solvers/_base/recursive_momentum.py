@@ -1,0 +1,86 @@
+"""STORM at both levels, simultaneous moves: what MRBO and SUSTAIN share.
+
+Step k, everything at (x^k, y^k), with alpha, beta the rates of x and y, and eta the momentum:
+
+    (1)  u_i^k   = STORM_eta of grad_y g_i(x, y_i)                     every task i
+    (2)  d^k     = STORM_eta of sum_i lambda_i D_i(x, y_i)
+    (3)  x^{k+1} = proj_X (x^k - alpha d^k),   y_i^{k+1} = y_i^k - beta u_i^k     (simultaneous)
+    (4)  lambda^{k+1} from the losses f_i, tracked by STORM too
+
+STORM evaluates at the old and the new point on the same sample; the old point includes the old weights and the
+estimator's state of that time, so that with exact oracles u and d are exact for every eta.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+
+from bilevel._core import values
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate, rate_at
+from bilevel.oracles.upper import Upper
+from bilevel.problem.problem import Problem
+from bilevel.solvers._base.bilevel import Lowered
+from bilevel.solvers._base.estimator import EstimatorSolver
+from bilevel.solvers._base.state import Info, State
+from bilevel.solvers._base.tracking import LowerPoint, as_evaluation, kept, lower_oracle, upper_oracle
+from bilevel.trackers import Storm
+from bilevel.trackers.base import Memory, Oracle, Tracker
+from bilevel.weightings import Average
+from bilevel.weightings.base import Weighting
+
+
+def published_momentum(step: jax.Array) -> jax.Array:
+    """(1 + k)^(-2/3): the first step is the plain stochastic one."""
+    return (1.0 + step) ** (-2 / 3)
+
+
+class Memories(NamedTuple):
+    """The two recursions."""
+
+    lower: Memory
+    upper: Memory
+
+
+@part
+class RecursiveMomentum(EstimatorSolver):
+    """Both levels move at once along variance-reduced directions."""
+
+    weighting: Weighting = Average()
+    momentum: Rate = leaf(default=published_momentum)  # eta
+    tracker: Tracker = Storm()
+
+    def check(self, problem: Problem) -> None:
+        """As every solver, and a momentum."""
+        super().check(problem)
+        values.share(f"{type(self).__name__}(momentum)", self.momentum, scheduled=True)
+
+    def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Memories:
+        """Both recursions start from a plain stochastic value at the first point."""
+        lower_key, upper_key = jax.random.split(key)
+        lower, upper = LowerPoint(state.x, state.y), kept(self.point(state))
+        gradients, _ = lower_oracle(problem)(lower, problem.draw_lower(lower_key))
+        value, _ = self._tracked(problem)(upper, problem.draw_upper(upper_key))
+        return Memories(Storm().init(gradients, lower), self.tracker.init(value, upper))
+
+    def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
+        """Both directions at (x^k, y^k), then both moves."""
+        lower_key, upper_key = jax.random.split(key)
+        momentum = rate_at(self.momentum, state.step)
+        rows, samples = problem.draw_lower(lower_key), problem.draw_upper(upper_key)
+        rate, rates = self.lower_rates(problem, state, rows)
+        here = LowerPoint(state.x, state.y)
+        u, _, lower = Storm().update(lower_oracle(problem), here, state.memory.lower, rows, momentum)  # (1)
+        point = kept(self.point(state, rates=rates))
+        value, v, upper = self.tracker.update(
+            self._tracked(problem), point, state.memory.upper, samples, momentum
+        )  # (2)
+        lowered = Lowered(*self.move_lower(state.y, state.lower, u, rate), rate, rates)
+        state, info = self.finish(problem, state, lowered, as_evaluation(value, state.weights, v))  # (3), (4)
+        return state._replace(memory=Memories(lower, upper)), info
+
+    def _tracked(self, problem: Problem) -> Oracle:
+        oracle, per_task = Upper(problem, self.estimator), self.tracker.per_task
+        return upper_oracle(oracle.directions if per_task else oracle.direction, per_task=per_task)

@@ -1,0 +1,90 @@
+"""Where a run is: the state that every solver has, and what a step reports.
+
+A state is in two halves. What belongs to tasks has one row a task: `PerTask` and `InOrder` values (y, its optimisers, v,
+tables, curvatures) wherever they are, and the weights and what their weighting carries. All else is shared: x, its
+optimiser, directions, scalars. `Halves` takes a state apart and puts it together again, so that "only
+these tasks", "these tasks on that device" or "write it down" are each one function, for any solver.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from bilevel._core import pytrees
+from bilevel.problem.per_task import InOrder, PerTask
+
+X = TypeVar("X")
+Y = TypeVar("Y")
+
+
+class State(NamedTuple, Generic[X, Y]):
+    """Where a run is; a solver leaves empty what it does not carry."""
+
+    step: jax.Array  # k
+    x: X
+    y: PerTask[Y]
+    weights: jax.Array  # lambda, one a task, in the order of the tasks
+    weighting: Any = ()  # what the weighting carries: one row a task, in their order
+    upper: Any = ()  # the optimiser of x
+    lower: Any = ()  # the optimisers of y: a `PerTask`
+    v: Any = ()  # what the estimator carries: a `PerTask`
+    rates: Any = ()  # what rates that are not given are made of
+    memory: Any = ()  # what a method carries besides: trackers, tables; what belongs to tasks is a `PerTask`
+
+
+class Info(NamedTuple):
+    """What a step saw."""
+
+    losses: jax.Array  # f_i on the step's sample
+    direction_norm: jax.Array
+    upper_rate: jax.Array
+    lower_rate: jax.Array  # one per task
+    weights_rate: jax.Array
+
+    @classmethod
+    def of(cls, losses: jax.Array, direction_norm: Any = jnp.nan, **rates: Any) -> Info:
+        """From the losses, and what else is known; NaN stands for what is not, such as rates a solver does not have.
+
+        >>> Info.of(jnp.ones(2), upper_rate=0.1).lower_rate.tolist()
+        [nan, nan]
+        """
+        fill = lambda value: jnp.asarray(value, losses.dtype)  # noqa: E731
+        upper, weights = (fill(rates.pop(name, jnp.nan)) for name in ("upper_rate", "weights_rate"))
+        lower = jnp.broadcast_to(fill(rates.pop("lower_rate", jnp.nan)), losses.shape)
+        if rates:
+            raise TypeError(f"Info.of got {min(rates)}=...: it knows upper_rate, lower_rate and weights_rate.")
+        return cls(losses, fill(direction_norm), upper, lower, weights)
+
+
+class Halves(NamedTuple):
+    """A state taken apart: two states, each with None where the other has something."""
+
+    shared: State
+    tasks: State
+
+    @classmethod
+    def of(cls, state: State) -> Halves:
+        """Takes a state apart."""
+        ordered = {"weights": state.weights, "weighting": state.weighting}
+        own = lambda leaf: leaf if _is_of_tasks(leaf) else None  # noqa: E731
+        rest = lambda leaf: None if _is_of_tasks(leaf) else leaf  # noqa: E731
+        without = state._replace(weights=None, weighting=None)
+        tasks = jax.tree.map(own, without, is_leaf=_is_of_tasks)
+        return cls(jax.tree.map(rest, without, is_leaf=_is_of_tasks), tasks._replace(**ordered))
+
+    def join(self) -> State:
+        """The state again."""
+        pick = lambda a, b: b if a is None else a  # noqa: E731
+        return jax.tree.map(pick, self.shared, self.tasks, is_leaf=lambda a: a is None or _is_of_tasks(a))
+
+
+def _is_of_tasks(node: Any) -> bool:
+    return isinstance(node, (PerTask, InOrder))
+
+
+def rows_of(state: State, index: jax.Array) -> State:
+    """The half that belongs to tasks, of some tasks of a problem with one group; the shared half is None."""
+    return pytrees.index(Halves.of(state).tasks, index)
