@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import bilevel as bl
-from bilevel._core.module import Power
+from bilevel._core.schedules import Power
 from bilevel.problem.minmax import Adapted
 from bilevel.problems.closed_form import CENTRES
 from bilevel.problems.single_level import distance

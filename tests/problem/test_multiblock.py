@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel._core.module import Power
+from bilevel._core.schedules import Power
 from bilevel.problem.multiblock import BlockPoint
 
 

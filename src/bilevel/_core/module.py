@@ -3,13 +3,16 @@
 A solver, an estimator, a weighting or a constraint is a *part*. Fields declared with `leaf()` are data: other
 values of them never recompile anything. All other fields (numbers of steps, functions) are structure: part of what is
 compiled. A part inside a part is always data, all the way down.
+
+Why not `jax.tree_util.register_dataclass`: it fixes for a class which fields are data. A rate may be a number, which is
+data, or a schedule, which is a function and so structure: that depends on the value, and is decided at each flattening.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
@@ -22,15 +25,29 @@ def leaf(*, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"leaf": True})
 
 
+def static(*, by: Callable[[Any], Hashable], default: Any = dataclasses.MISSING) -> Any:
+    """Declares a field as structure that is compared by `by(value)` instead of by the value.
+
+    Two parts whose fields agree in `by` share one compiled program, whatever else differs in these values. So nothing
+    that is compiled may depend on more than `by(value)`.
+
+    >>> @part
+    ... class Team:
+    ...     names: tuple[str, ...] = static(by=len)
+    >>> jax.tree.structure(Team(("a", "b"))) == jax.tree.structure(Team(("c", "d")))
+    True
+    >>> Team(("a", "b")) == Team(("c", "d"))
+    False
+    """
+    return dataclasses.field(default=default, metadata={"by": by})
+
+
 class _Static:
     """A structural value, compared by what it does: two equal `functools.partial`s compile once."""
 
-    def __init__(self, value: Any):
+    def __init__(self, value: object, identity: Hashable):
         self.value = value
-        if isinstance(value, functools.partial):
-            self.identity = (value.func, value.args, tuple(sorted(value.keywords.items())))
-        else:
-            self.identity = value
+        self.identity = identity
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Static) and self.identity == other.identity
@@ -42,76 +59,105 @@ class _Static:
             return hash(type(self.value))
 
 
-def _is_data(declared: bool, value: Any) -> bool:
-    return not callable(value) if declared else hasattr(type(value), "_bilevel_part")
+def _identity(value: Any) -> Any:
+    if isinstance(value, functools.partial):
+        return (value.func, value.args, tuple(sorted(value.keywords.items())))
+    return value
+
+
+class _Field:
+    """How one field of a part is flattened."""
+
+    def __init__(self, field: dataclasses.Field):
+        self.name = field.name
+        self.key = jax.tree_util.GetAttrKey(field.name)
+        self.is_leaf = field.metadata.get("leaf", False)
+        self.by = field.metadata.get("by", _identity)
+
+    def is_data(self, value: object) -> bool:
+        return not callable(value) if self.is_leaf else hasattr(type(value), "_bilevel_part")
 
 
 def _text(self: Any) -> str:
     """`Name(field=value, ...)` with functions by their names, not their addresses."""
 
-    def text(value: Any) -> str:
+    def text(value: object) -> str:
         return getattr(value, "__qualname__", None) or repr(value)
 
     shown = (f"{f.name}={text(getattr(self, f.name))}" for f in dataclasses.fields(self))
     return f"{type(self).__name__}({', '.join(shown)})"
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(leaf,))
+@dataclass_transform(frozen_default=True, field_specifiers=(leaf, static))
 def part(cls: type[T]) -> type[T]:
     """Makes `cls` a frozen dataclass and registers it as a pytree.
+
+    A class with an `__init__` or `__repr__` of its own keeps it; such an `__init__` sets the fields with `assign`.
 
     >>> @part
     ... class Halve:
     ...     lr: float = leaf(default=0.5)
     ...     times: int = 1
-    >>> jax.tree.leaves(Halve())
-    [0.5]
+    >>> jax.tree_util.tree_leaves_with_path(Halve())
+    [((GetAttrKey(name='lr'),), 0.5)]
     >>> jax.tree.structure(Halve(0.1)) == jax.tree.structure(Halve(0.2))
     True
     """
-    cls = dataclasses.dataclass(frozen=True, repr=False)(cls)
-    cls.__repr__ = _text  # type: ignore[method-assign]
-    fields = [(f.name, f.metadata.get("leaf", False)) for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    own_init, own_repr = "__init__" in vars(cls), "__repr__" in vars(cls)
+    cls = dataclasses.dataclass(frozen=True, repr=False, init=not own_init)(cls)
+    if not own_repr:
+        cls.__repr__ = _text  # type: ignore[method-assign]
+    fields = [_Field(f) for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
     cls._bilevel_part = True  # type: ignore[attr-defined]
 
-    def flatten(self: Any) -> tuple[list, tuple]:
-        children, structure = [], []
-        for name, declared in fields:
-            value = getattr(self, name)
-            if _is_data(declared, value):
+    def split(self: T) -> tuple[list, list, tuple]:
+        keys, children, structure = [], [], []
+        for field in fields:
+            value = getattr(self, field.name)
+            if field.is_data(value):
+                keys.append(field.key)
                 children.append(value)
-                structure.append((name, True, None))
+                structure.append((field.name, True, None))
             else:
-                structure.append((name, False, _Static(value)))
-        return children, tuple(structure)
+                structure.append((field.name, False, _Static(value, field.by(value))))
+        return keys, children, tuple(structure)
 
-    def unflatten(structure: tuple, children: list) -> Any:
+    def flatten(self: T) -> tuple[list, tuple]:
+        return split(self)[1:]
+
+    def flatten_with_keys(self: T) -> tuple[list, tuple]:
+        keys, children, structure = split(self)
+        return list(zip(keys, children, strict=True)), structure
+
+    def unflatten(structure: tuple, children: Iterable) -> T:
         # __init__ is passed by: JAX also unflattens with placeholders that no constructor would accept.
         self, values = object.__new__(cls), iter(children)
-        for name, is_child, static in structure:
-            object.__setattr__(self, name, next(values) if is_child else static.value)
+        assign(self, **{name: next(values) if is_data else kept.value for name, is_data, kept in structure})
         return self
 
-    jax.tree_util.register_pytree_node(cls, flatten, unflatten)
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
 
 
-Rate = float | jax.Array | Callable[[jax.Array], jax.Array] | None
-"""A learning rate: a number, a schedule (step -> rate, as optax's are), or None = chosen and kept up to date."""
+def assign(self: object, **values: object) -> None:
+    """Sets fields of a part that is being made: what an `__init__` of one's own uses, as parts are frozen."""
+    for name, value in values.items():
+        object.__setattr__(self, name, value)
 
 
-def rate_at(rate: Rate, step: jax.Array) -> Any:
-    """The value of a rate at a step; None stays None."""
-    return rate(step) if callable(rate) else rate
+def replace(part: T, **changes: object) -> T:
+    """A copy of a part with some fields changed, made without calling `__init__` or `__post_init__`.
 
-
-@dataclasses.dataclass(frozen=True)
-class Power:
-    """The schedule scale (1 + step)^exponent; equal ones compile once."""
-
-    scale: float
-    exponent: float
-
-    def __call__(self, step: Any) -> Any:
-        """Its value at a step."""
-        return self.scale * (1.0 + step) ** self.exponent
+    >>> @part
+    ... class Scaled:
+    ...     scale: float = leaf(default=1.0)
+    >>> replace(Scaled(), scale=2.0)
+    Scaled(scale=2.0)
+    """
+    names = [field.name for field in dataclasses.fields(part)]  # type: ignore[arg-type]
+    unknown = [name for name in changes if name not in names]
+    if unknown:
+        raise TypeError(f"{type(part).__name__} has no field {unknown[0]!r}: its fields are {', '.join(names)}.")
+    copy = object.__new__(type(part))
+    assign(copy, **{name: getattr(part, name) for name in names} | changes)
+    return copy

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bilevel._core.module import Rate, leaf, part, rate_at
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate, rate_at
 from bilevel.diagnostics.points import check_is_problem, check_seed
 from bilevel.diagnostics.unseen import problem_of
 from bilevel.oracles.upper import Walk, descend

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import optax
 
 from bilevel._core.derivatives import stretch
-from bilevel._core.module import Rate, leaf, part, rate_at
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate, rate_at
 from bilevel.hypergradients.base import check_count, check_rate
 from bilevel.problem.group import TaskView, UpperSample
 from bilevel.problem.sources import Sample

@@ -21,7 +21,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from bilevel._core.module import leaf, part, rate_at
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import rate_at
 from bilevel.hypergradients import RandomNeumann
 from bilevel.hypergradients.base import Hypergradient
 from bilevel.problem import checks

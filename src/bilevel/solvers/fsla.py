@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import jax
 
-from bilevel._core.module import Rate, leaf, part, rate_at
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate, rate_at
 from bilevel.problem import checks
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.bilevel import Info, State

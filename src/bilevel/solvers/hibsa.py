@@ -32,7 +32,8 @@ import jax.numpy as jnp
 import optax
 
 from bilevel._core import pytrees
-from bilevel._core.module import Power, Rate, leaf, part, rate_at
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Power, Rate, rate_at
 from bilevel.constraints import Ball, Product, Simplex
 from bilevel.problem.minmax import MinMaxProblem
 from bilevel.rules import plateau
@@ -52,7 +53,7 @@ class HiBSA(SingleLevelSolver):
         perturbation: gamma_r, a number, 0 or more, or a schedule.
 
     >>> import bilevel as bl
-    >>> from bilevel._core.module import Power
+    >>> from bilevel._core.schedules import Power
     >>> bl.HiBSA(Power(0.1, -1 / 2), bl.weightings.SimplexAscent(0.05), perturbation=Power(0.1, -1 / 4)).upper_lr(3)
     0.05
     """

@@ -26,7 +26,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel._core.module import Rate, leaf, part, rate_at
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate, rate_at
 from bilevel.oracles.upper import Evaluation
 from bilevel.problem import checks
 from bilevel.problem.problem import Problem

@@ -32,7 +32,8 @@ import jax.numpy as jnp
 import optax
 
 from bilevel._core import pytrees
-from bilevel._core.module import Rate, leaf, part, rate_at
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate, rate_at
 from bilevel.problem import checks, initial_point
 from bilevel.problem.multiblock import BlockPoint, MultiBlockProblem
 from bilevel.solvers._base.blocks import BlockMove

@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 import jax
 
-from bilevel._core.module import Rate, leaf, part, rate_at
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate, rate_at
 from bilevel.hypergradients import Neumann
 from bilevel.hypergradients.base import Hypergradient
 from bilevel.problem import checks

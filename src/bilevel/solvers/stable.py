@@ -30,7 +30,8 @@ from jax.flatten_util import ravel_pytree
 
 from bilevel._core import pytrees
 from bilevel._core.derivatives import Second, second
-from bilevel._core.module import Rate, leaf, part, rate_at
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate, rate_at
 from bilevel.hypergradients import Direct
 from bilevel.hypergradients.base import Hypergradient, upper_gradient
 from bilevel.oracles.upper import Evaluation, lower_gradients

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from bilevel._core.module import Rate
+from bilevel._core.schedules import Rate
 
 State = Any
 

@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bilevel._core.module import Rate, leaf, part
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate
 from bilevel.weightings.base import check_fraction, uniform
 
 

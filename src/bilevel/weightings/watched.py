@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bilevel._core.module import Rate, part
+from bilevel._core.module import part
+from bilevel._core.schedules import Rate
 from bilevel.weightings.base import Weighting
 from bilevel.weightings.simplex_ascent import SimplexAscent
 

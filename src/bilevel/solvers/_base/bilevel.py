@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel._core.module import Rate, leaf, part, rate_at
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate, rate_at
 from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.base import Hypergradient
 from bilevel.oracles.upper import Evaluation, Upper, Walk, descend, draw_steps, first_of

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel._core.module import Rate, leaf, part, rate_at
+from bilevel._core.module import leaf, part
+from bilevel._core.schedules import Rate, rate_at
 from bilevel.problem import checks, initial_point
 from bilevel.problem.minmax import MinMaxProblem
 from bilevel.rules import plateau
