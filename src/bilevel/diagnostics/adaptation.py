@@ -22,7 +22,7 @@ from bilevel.problem.problem import Problem
 from bilevel.problem.stacking import Task, TaskStack
 from bilevel.problem.task_names import TaskValues
 from bilevel.rates import curvature, measured
-from bilevel.rules.plateau import Rule
+from bilevel.rules.base import Rule
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel._core import pytrees
+from bilevel._core import pytrees, values
 from bilevel.problem import checks, initial_point
 from bilevel.problem.problem import Problem
 from bilevel.problem.task_names import TaskValues
@@ -65,8 +65,7 @@ def _one(y: Any) -> str:
 
 def check_seed(caller: str, seed: Any) -> None:
     """Raises unless it is a whole number, 0 or more."""
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise ValueError(f"{caller}(seed={seed!r}): it needs a whole number, 0 or more.")
+    values.whole("seed", seed, least=0, of=caller)
 
 
 def check_estimator(caller: str, hypergradient: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import jax
 
+from bilevel._core import values
 from bilevel.problem.group import TaskView, UpperSample
 
 State = Any
@@ -84,11 +85,9 @@ def upper_gradient(task: TaskView, x: Any, y: Any, sample: UpperSample) -> Any:
 
 def check_rate(name: str, lr: Any) -> None:
     """Raises unless a fixed scale is a positive number."""
-    if lr is not None and (isinstance(lr, str) or not 0 < lr < float("inf")):
-        raise ValueError(f"{name}={lr!r}: it needs a positive number, or None = chosen and kept up to date.")
+    values.positive(name, lr, none="chosen and kept up to date")
 
 
 def check_count(name: str, count: Any) -> None:
     """Raises unless a count is a whole number, 1 or more."""
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"{name}={count!r}: it needs a whole number, 1 or more.")
+    values.whole(name, count)

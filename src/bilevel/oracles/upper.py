@@ -20,8 +20,8 @@ from bilevel.hypergradients.base import Hypergradient
 from bilevel.problem.group import TaskView, UpperSample
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
-from bilevel.rules import plateau
-from bilevel.rules.plateau import Rule
+from bilevel.rules import base as rules
+from bilevel.rules.base import Rule
 
 
 class Walk(NamedTuple):
@@ -54,7 +54,7 @@ def take_steps(task: TaskView, rule: Rule, steps: int, x: Any, walk: Walk) -> tu
     def one(carry: tuple, sample: Sample) -> tuple:
         y, optimiser = carry
         loss, gradient = jax.value_and_grad(task.lower, argnums=1)(x, y, sample)
-        updates, optimiser = plateau.update(transformation, gradient, optimiser, y, loss)
+        updates, optimiser = rules.update(transformation, gradient, optimiser, y, loss)
         return (optax.apply_updates(y, updates), optimiser), None
 
     (y, optimiser), _ = jax.lax.scan(one, (walk.y, walk.optimiser), walk.samples, length=steps, unroll=min(steps, 2))

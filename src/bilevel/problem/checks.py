@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 import warnings
 from collections.abc import Callable
@@ -14,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bilevel._core import pytrees
+from bilevel._core import pytrees, values
+from bilevel._core.values import is_number as is_number
+from bilevel._core.values import is_positive as is_positive
 from bilevel.problem.group import Group
 from bilevel.problem.problem import Grouped, Problem
 from bilevel.problem.sources import Generator, Ragged
-from bilevel.rules import plateau
+from bilevel.rules import base as rules
 
 LARGE = 2e9  # bytes that deserve a warning
 
@@ -45,39 +46,17 @@ def check_kind(solver: Any, problem: Any) -> None:
 
 def check_given(name: str, rate: Any) -> None:
     """A positive number or a schedule: for solvers that choose no rates."""
-    if not _is_rate(rate):
-        raise ValueError(f"{name}={rate!r}: it needs a positive number or a schedule; this solver chooses no rates.")
+    values.rate(name, rate, given=True)
 
 
 def check_rate(name: str, rate: Any) -> None:
     """A positive number, a schedule, or None."""
-    if rate is not None and not _is_rate(rate):
-        raise ValueError(f"{name}={rate!r}: it needs a positive number, a schedule, or None = chosen for you.")
-
-
-def _is_rate(rate: Any) -> bool:
-    return callable(rate) or pytrees.is_traced(rate) or is_positive(rate)
-
-
-def is_positive(value: Any) -> bool:
-    """Whether it is one finite number above 0."""
-    return is_number(value) and value > 0
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is one finite number: neither text, nor a truth value, nor several."""
-    if isinstance(value, (bool, np.bool_, str)) or value is None or np.ndim(value) != 0:
-        return False
-    try:
-        return math.isfinite(value)
-    except (TypeError, OverflowError):
-        return False
+    values.rate(name, rate)
 
 
 def check_count(name: str, count: Any) -> None:
     """A whole number, 1 or more."""
-    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
-        raise ValueError(f"{name}={count!r}: it needs a whole number, 1 or more.")
+    values.whole(name, count)
 
 
 def check_part(name: str, count: Any, size: int) -> None:
@@ -89,10 +68,7 @@ def check_part(name: str, count: Any, size: int) -> None:
 
 def check_share(name: str, value: Any) -> None:
     """A number above 0, up to 1, or a schedule."""
-    if callable(value) or pytrees.is_traced(value):
-        return
-    if value is None or isinstance(value, str) or np.ndim(value) != 0 or not 0 < value <= 1:
-        raise ValueError(f"{name}={value!r}: it needs a number above 0, up to 1, or a schedule.")
+    values.share(name, value, scheduled=True)
 
 
 def check_refresh(name: str, size: Any, problem: Problem) -> None:
@@ -245,7 +221,7 @@ def check_replay(rule: Callable[[Any], optax.GradientTransformation]) -> None:
     """Refuses a rule whose derivative at a zero gradient is NaN, as Adam's is with eps_root = 0."""
     transformation, zero = rule(0.1), jnp.zeros(())
     slope = jax.grad(
-        lambda g: optax.tree.sum(plateau.update(transformation, g, transformation.init(zero), zero, zero)[0])
+        lambda g: optax.tree.sum(rules.update(transformation, g, transformation.init(zero), zero, zero)[0])
     )(zero)
     if not bool(jnp.all(jnp.isfinite(slope))):
         raise ValueError(

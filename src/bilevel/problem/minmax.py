@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Protocol
 
 import jax
-import numpy as np
 
+from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel.problem import stacking
-from bilevel.problem.checks import is_positive
 from bilevel.problem.group import Group, TaskView
 from bilevel.problem.problem import Grouped
 from bilevel.problem.sources import Sample
@@ -96,10 +95,8 @@ class Adapted:
 
     def check(self) -> None:
         """A positive rate, and a number of steps."""
-        if not is_positive(self.lr):
-            raise ValueError(f"Adapted(lr={self.lr!r}): it needs a positive number.")
-        if isinstance(self.steps, bool) or not isinstance(self.steps, (int, np.integer)) or self.steps < 1:
-            raise ValueError(f"Adapted(steps={self.steps!r}): it needs a whole number, 1 or more.")
+        values.positive("lr", self.lr, of="Adapted")
+        values.whole("steps", self.steps, of="Adapted")
 
     def draw(self, group: Group, key: jax.Array) -> Sample:
         """Training rows to adapt on and validation rows to look at."""

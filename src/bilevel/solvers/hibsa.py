@@ -36,7 +36,7 @@ from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Power, Rate, rate_at
 from bilevel.constraints import Ball, Product, Simplex
 from bilevel.problem.minmax import MinMaxProblem
-from bilevel.rules import plateau
+from bilevel.rules import base as rules
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.single_level import SingleLevelSolver, State, without_lower
 from bilevel.solvers._base.solver import Info
@@ -110,13 +110,13 @@ class HiBSA(SingleLevelSolver):
         optimisers, squares = list(state.upper), jnp.zeros((), state.weights.dtype)
         for j in range(len(blocks)):
             loss, slope = _block_slope(problem, blocks, structure, j, state.weights, samples)
-            update, optimisers[j] = plateau.update(rule, slope, optimisers[j], blocks[j], loss)
+            update, optimisers[j] = rules.update(rule, slope, optimisers[j], blocks[j], loss)
             blocks[j] = optax.apply_updates(blocks[j], update)
             # The other blocks are in their sets already, where a projection leaves them.
             blocks = jax.tree.leaves(problem.constraint.project(jax.tree.unflatten(structure, blocks)))
             squares += jnp.sum(slope**2).astype(squares.dtype)
         x = jax.tree.unflatten(structure, blocks)
-        rate = jnp.asarray(rate * plateau.reduction(optimisers), squares.dtype)
+        rate = jnp.asarray(rate * rules.reduction(optimisers), squares.dtype)
         return x, tuple(optimisers), rate, jnp.sqrt(squares)
 
 

@@ -32,7 +32,7 @@ from bilevel.solvers._base.bilevel import BilevelSolver, Info, Lowered, State
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.tracking import lower_oracle, seen_as, upper_oracle, upper_point
 from bilevel.trackers import Storm
-from bilevel.trackers.base import Tracked, Tracker
+from bilevel.trackers.base import Memory, Tracker
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 
@@ -45,8 +45,8 @@ def published_momentum(step: jax.Array) -> jax.Array:
 class Trackers(NamedTuple):
     """The two recursions."""
 
-    lower: Tracked
-    upper: Tracked
+    lower: Memory
+    upper: Memory
 
 
 @part

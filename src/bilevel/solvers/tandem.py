@@ -43,8 +43,8 @@ from bilevel.problem.problem import Problem
 from bilevel.rates import curvature, sizes
 from bilevel.rates.measured import Automatic, follow_worst
 from bilevel.rates.measured import start as start_rates
-from bilevel.rules import plateau
-from bilevel.rules.plateau import Rule
+from bilevel.rules import base as rules
+from bilevel.rules.base import Rule
 from bilevel.solvers._base.bilevel import Info, State
 from bilevel.solvers._base.card import Card
 from bilevel.solvers.soba import SOBA
@@ -109,7 +109,7 @@ class Tandem(SOBA):
             return super().move(problem, state, seen, automatic)
         alpha = jnp.minimum(0.03, 1.5 * automatic.horizon**-0.5) * left(state, automatic)
         loss = jnp.vdot(state.weights, seen.losses)
-        updates, optimiser = plateau.update(self.upper_rule(alpha), seen.direction, state.upper, state.x, loss)
+        updates, optimiser = rules.update(self.upper_rule(alpha), seen.direction, state.upper, state.x, loss)
         units = sizes.now(state.trackers, state.x, curvature.FALL)
         updates = jax.tree.map(lambda u, unit: (unit * u).astype(u.dtype), updates, units)
         x = problem.constraint.project(optax.apply_updates(state.x, updates))

@@ -34,7 +34,7 @@ from bilevel.solvers._base.bilevel import BilevelSolver, Info, Lowered, State
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.tracking import UpperPoint, seen_as, upper_oracle, upper_point
 from bilevel.trackers import Storm
-from bilevel.trackers.base import Oracle, Tracked
+from bilevel.trackers.base import Memory, Oracle
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 
@@ -93,7 +93,7 @@ class VRBO(BilevelSolver):
         state, info = self.finish(problem, state, held, seen)  # (2)
         return self._descend(problem, state, tracked, rate, lower_key), info
 
-    def _descend(self, problem: Problem, state: State, tracked: Tracked, rate: tuple, key: jax.Array) -> State:
+    def _descend(self, problem: Problem, state: State, tracked: Memory, rate: tuple, key: jax.Array) -> State:
         """(3) and (4): round 0 corrects for the move of x, the others step first."""
         oracle = self._oracle(problem)
 
@@ -110,7 +110,7 @@ class VRBO(BilevelSolver):
         y, optimiser, hypergradient, tracked = jax.lax.fori_loop(0, 1 + self.lower_steps, round_, carry)
         return state._replace(y=y, lower=optimiser, hypergradient=hypergradient, trackers=tracked)
 
-    def _refreshed(self, problem: Problem, point: UpperPoint, key: jax.Array) -> Tracked:
+    def _refreshed(self, problem: Problem, point: UpperPoint, key: jax.Array) -> Memory:
         large = problem.rebatched(lambda _: self.refresh_batch)
         value, _ = self._oracle(large)(point, self._draw(large, key))
         return self.tracker.init(value, point)

@@ -20,8 +20,8 @@ from bilevel.oracles.upper import Evaluation, Upper, Walk, descend, draw_steps, 
 from bilevel.problem import checks, initial_point
 from bilevel.problem.problem import Problem
 from bilevel.rates import curvature, measured
-from bilevel.rules import plateau
-from bilevel.rules.plateau import Rule
+from bilevel.rules import base as rules
+from bilevel.rules.base import Rule
 from bilevel.solvers._base.solver import Info
 from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
@@ -118,7 +118,7 @@ class BilevelSolver:
         checks.check_rate(f"{type(self.weighting).__name__}(lr)", self.weighting.lr)
         self.weighting.check(problem.size)
         self.hypergradient.check()
-        if plateau.needs_value(self.lower_rule) and not self.replays:
+        if rules.needs_value(self.lower_rule) and not self.replays:
             raise ValueError(
                 f"{name}(lower_rule={self.lower_rule}): {name} does not tell its lower steps their losses."
             )
@@ -233,9 +233,9 @@ class BilevelSolver:
             rate = measured.upper_rate(upper, state.step, automatic.horizon)
             automatic = automatic._replace(upper=upper)
         loss = jnp.vdot(state.weights, seen.losses)
-        updates, optimiser = plateau.update(self.upper_rule(rate), direction, state.upper, state.x, loss)
+        updates, optimiser = rules.update(self.upper_rule(rate), direction, state.upper, state.x, loss)
         x = problem.constraint.project(optax.apply_updates(state.x, updates))
-        return x, optimiser, automatic, jnp.asarray(rate * plateau.reduction(optimiser), norm.dtype), norm
+        return x, optimiser, automatic, jnp.asarray(rate * rules.reduction(optimiser), norm.dtype), norm
 
     def weights_rate(
         self, state: State, losses: jax.Array, automatic: measured.Automatic
@@ -269,7 +269,7 @@ class BilevelSolver:
             weighting=weighting,
             automatic=automatic,
         )
-        used = [rate * plateau.reduction(o) for rate, o in zip(lowered.rate, lowered.optimiser, strict=True)]
+        used = [rate * rules.reduction(o) for rate, o in zip(lowered.rate, lowered.optimiser, strict=True)]
         return state, Info(seen.losses, norm, upper_rate, problem.join(used), weights_rate)
 
     def replace(self, **options: Any) -> Self:

@@ -25,7 +25,7 @@ from bilevel.solvers._base.bilevel import Info, Lowered, State
 from bilevel.solvers._base.tracking import UpperPoint, seen_as, upper_oracle, upper_point
 from bilevel.solvers.soba import SOBA
 from bilevel.trackers import Storm
-from bilevel.trackers.base import Oracle, Tracked
+from bilevel.trackers.base import Memory, Oracle
 
 
 @part
@@ -72,7 +72,7 @@ class Recursive(SOBA):
         step = jax.vmap(lambda v, r, lr: jax.tree.map(lambda v, r: v - (lr * r).astype(v.dtype), v, r))
         return step(v, residual, rate if given is None else jnp.full_like(rate, given))
 
-    def _refreshed(self, problem: Problem, point: UpperPoint, key: jax.Array) -> Tracked:
+    def _refreshed(self, problem: Problem, point: UpperPoint, key: jax.Array) -> Memory:
         large = problem.rebatched(lambda _: self.refresh_batch)
         return self.tracker.init(self._oracle(large)(point, large.draw_upper(key))[0], point)
 

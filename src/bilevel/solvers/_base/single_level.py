@@ -16,8 +16,8 @@ from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
 from bilevel.problem import checks, initial_point
 from bilevel.problem.minmax import MinMaxProblem
-from bilevel.rules import plateau
-from bilevel.rules.plateau import Rule
+from bilevel.rules import base as rules
+from bilevel.rules.base import Rule
 from bilevel.solvers._base.solver import Info
 from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
@@ -112,9 +112,9 @@ class SingleLevelSolver:
         """x <- projection of (x - rate direction): x, its optimiser and the rate."""
         rate = rate_at(self.upper_lr, state.step)
         loss = jnp.vdot(state.weights, losses)
-        updates, optimiser = plateau.update(self.upper_rule(rate), direction, state.upper, state.x, loss)
+        updates, optimiser = rules.update(self.upper_rule(rate), direction, state.upper, state.x, loss)
         x = problem.constraint.project(optax.apply_updates(state.x, updates))
-        return x, optimiser, jnp.asarray(rate * plateau.reduction(optimiser), state.weights.dtype)
+        return x, optimiser, jnp.asarray(rate * rules.reduction(optimiser), state.weights.dtype)
 
     def weights_rate(self, state: State) -> jax.Array:
         """The weighting's rate; 0 for weights that do not move."""
