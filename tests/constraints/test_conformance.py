@@ -104,17 +104,9 @@ class Narrowed(Constraint):
 
 
 @part
-class Stopped(Constraint):
+class NoDerivative(Constraint):
     def project(self, x):
-        return jax.lax.stop_gradient(jnp.sin(1.0) * 0 + jnp.clip(x, -1, 1)) + 0 * x**2
-
-
-@part
-class Structural(Constraint):
-    limit: float = 1.0
-
-    def project(self, x):
-        return jnp.clip(x, -self.limit, self.limit)
+        return jnp.clip(x, -1, 1) + 0 * jnp.sqrt(0 * x)  # 0, with a derivative that is NaN
 
 
 def test_a_right_constraint_passes():
@@ -129,6 +121,7 @@ def test_a_right_constraint_passes():
         (Sphere(), "nearest|farther apart"),
         (Flattened(), r"float32\[1, 4\]: it needs float32\[4\]"),
         (Narrowed(), r"float16\[4\]: it needs float32\[4\]"),
+        (NoDerivative(), "gradient of half the squared distance"),
         (Ball(-1.0), r"check\(example\) refuses it: Ball\(radius=-1\.0\)"),
         (object(), "no Constraint"),
     ],

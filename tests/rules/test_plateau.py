@@ -45,7 +45,8 @@ def test_both_levels_can_have_plateaus(hypergradient):
     assert (result.history.lower_rate[-1] < 0.4).any()
     free = bl.solve(known.problem, solver, known.x, steps=15, progress=False)
     early = bl.solve(known.problem, watched, known.x, steps=15, progress=False)
-    np.testing.assert_array_equal(free.x, early.x)  # before the first average it is the rule itself
+    # Before the first average it is the rule itself, in another program: equal up to rounding.
+    np.testing.assert_allclose(free.x, early.x, rtol=1e-13)
 
 
 def test_a_lower_plateau_wants_a_solver_that_knows_its_losses():

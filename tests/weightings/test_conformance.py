@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bilevel import weightings
-from bilevel._core.module import leaf, part
+from bilevel._core.module import part
 from bilevel.testing import check_weighting
 from bilevel.weightings import Average, CVaR, Exponentiated, Fixed, SimplexAscent, Watched, Weighting
 
@@ -101,11 +101,8 @@ class SaysItStands(Softmax):
 
 @part
 class Remembers(Softmax):
-    past: list = leaf(default=None)
-
     def update(self, weights, losses, state, rate):
-        if not isinstance(losses, jax.core.Tracer):
-            CALLS.append(losses)
+        CALLS.append(len(CALLS))
         return super().update(weights, losses + len(CALLS), state, rate * (1 + len(CALLS)))
 
 

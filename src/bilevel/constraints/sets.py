@@ -106,7 +106,7 @@ class Simplex(Constraint):
 
 
 def _dtype(x: Any) -> jnp.dtype:
-    return optax.tree.dtype(x)
+    return jnp.dtype(optax.tree.dtype(x))
 
 
 def _like(x: Any, bound: Any) -> Any:

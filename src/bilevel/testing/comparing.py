@@ -19,9 +19,9 @@ PRECISIONS = (jnp.float32, jnp.float64)
 
 @contextlib.contextmanager
 def precision(dtype: DTypeLike) -> Iterator[None]:
-    """Numbers of this dtype can be made inside: float64 needs a setting of JAX, which is put back afterwards."""
+    """JAX is set to this dtype as its default inside, and as it was afterwards."""
     where = jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")  # in older versions
-    with where.enable_x64(True) if jnp.dtype(dtype) == jnp.float64 else contextlib.nullcontext():
+    with where.enable_x64(jnp.dtype(dtype) == jnp.float64):
         yield
 
 
