@@ -1,22 +1,21 @@
 """Parts: frozen dataclasses that are pytrees, so that rates are data and everything else is structure.
 
-A solver, an estimator, a weighting, a constraint or a problem is a *part*. Fields declared with `leaf()` are data: other
+A solver, an estimator, a weighting or a constraint is a *part*. Fields declared with `leaf()` are data: other
 values of them never recompile anything. All other fields (numbers of steps, functions) are structure: part of what is
 compiled. A part inside a part is always data, all the way down.
 
-`jax.tree_util.register_dataclass` does not do: whether a field is data must then be the same for all objects of a class,
-and a rate is data where it is a number and structure where it is a schedule, a function.
+Why not `jax.tree_util.register_dataclass`: it fixes for a class which fields are data. A rate may be a number, which is
+data, or a schedule, which is a function and so structure: that depends on the value, and is decided at each flattening.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
-from jax.tree_util import GetAttrKey
 
 T = TypeVar("T")
 
@@ -26,22 +25,29 @@ def leaf(*, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"leaf": True})
 
 
-def static(*, by: Callable[[Any], Any]) -> Any:
-    """Declares a field as structure that is compared by a key: values with equal keys compile once."""
-    return dataclasses.field(metadata={"by": by})
+def static(*, by: Callable[[Any], Hashable], default: Any = dataclasses.MISSING) -> Any:
+    """Declares a field as structure that is compared by `by(value)` instead of by the value.
+
+    Two parts whose fields agree in `by` share one compiled program, whatever else differs in these values. So nothing
+    that is compiled may depend on more than `by(value)`.
+
+    >>> @part
+    ... class Team:
+    ...     names: tuple[str, ...] = static(by=len)
+    >>> jax.tree.structure(Team(("a", "b"))) == jax.tree.structure(Team(("c", "d")))
+    True
+    >>> Team(("a", "b")) == Team(("c", "d"))
+    False
+    """
+    return dataclasses.field(default=default, metadata={"by": by})
 
 
 class _Static:
     """A structural value, compared by what it does: two equal `functools.partial`s compile once."""
 
-    def __init__(self, value: Any, by: Callable[[Any], Any] | None):
+    def __init__(self, value: object, identity: Hashable):
         self.value = value
-        if by is not None:
-            self.identity = by(value)
-        elif isinstance(value, functools.partial):
-            self.identity = (value.func, value.args, tuple(sorted(value.keywords.items())))
-        else:
-            self.identity = value
+        self.identity = identity
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Static) and self.identity == other.identity
@@ -53,14 +59,29 @@ class _Static:
             return hash(type(self.value))
 
 
-def _is_data(declared: bool, value: Any) -> bool:
-    return not callable(value) if declared else hasattr(type(value), "_bilevel_part")
+def _identity(value: Any) -> Any:
+    if isinstance(value, functools.partial):
+        return (value.func, value.args, tuple(sorted(value.keywords.items())))
+    return value
+
+
+class _Field:
+    """How one field of a part is flattened."""
+
+    def __init__(self, field: dataclasses.Field):
+        self.name = field.name
+        self.key = jax.tree_util.GetAttrKey(field.name)
+        self.is_leaf = field.metadata.get("leaf", False)
+        self.by = field.metadata.get("by", _identity)
+
+    def is_data(self, value: object) -> bool:
+        return not callable(value) if self.is_leaf else hasattr(type(value), "_bilevel_part")
 
 
 def _text(self: Any) -> str:
     """`Name(field=value, ...)` with functions by their names, not their addresses."""
 
-    def text(value: Any) -> str:
+    def text(value: object) -> str:
         return getattr(value, "__qualname__", None) or repr(value)
 
     shown = (f"{f.name}={text(getattr(self, f.name))}" for f in dataclasses.fields(self))
@@ -71,7 +92,7 @@ def _text(self: Any) -> str:
 def part(cls: type[T]) -> type[T]:
     """Makes `cls` a frozen dataclass and registers it as a pytree.
 
-    A class with an `__init__` or a `__repr__` of its own keeps it; one with its own `__init__` compares by identity.
+    A class with an `__init__` or `__repr__` of its own keeps it; such an `__init__` sets the fields with `assign`.
 
     >>> @part
     ... class Halve:
@@ -82,51 +103,61 @@ def part(cls: type[T]) -> type[T]:
     >>> jax.tree.structure(Halve(0.1)) == jax.tree.structure(Halve(0.2))
     True
     """
-    own = vars(cls)
-    made_by_fields = "__init__" not in own
-    shown = own.get("__repr__", _text)
-    cls = dataclasses.dataclass(frozen=True, repr=False, init=made_by_fields, eq=made_by_fields)(cls)
-    cls.__repr__ = shown  # type: ignore[method-assign]
-    fields = [(f.name, f.metadata.get("leaf", False), f.metadata.get("by")) for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    own_init, own_repr = "__init__" in vars(cls), "__repr__" in vars(cls)
+    cls = dataclasses.dataclass(frozen=True, repr=False, init=not own_init)(cls)
+    if not own_repr:
+        cls.__repr__ = _text  # type: ignore[method-assign]
+    fields = [_Field(f) for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
     cls._bilevel_part = True  # type: ignore[attr-defined]
 
-    def flatten_with_keys(self: Any) -> tuple[list[tuple[GetAttrKey, Any]], tuple]:
-        children, structure = [], []
-        for name, declared, by in fields:
-            value = getattr(self, name)
-            if _is_data(declared, value):
-                children.append((GetAttrKey(name), value))
-                structure.append((name, True, None))
+    def split(self: T) -> tuple[list, list, tuple]:
+        keys, children, structure = [], [], []
+        for field in fields:
+            value = getattr(self, field.name)
+            if field.is_data(value):
+                keys.append(field.key)
+                children.append(value)
+                structure.append((field.name, True, None))
             else:
-                structure.append((name, False, _Static(value, by)))
-        return children, tuple(structure)
+                structure.append((field.name, False, _Static(value, field.by(value))))
+        return keys, children, tuple(structure)
 
-    def flatten(self: Any) -> tuple[list[Any], tuple]:
-        children, structure = flatten_with_keys(self)
-        return [value for _, value in children], structure
+    def flatten(self: T) -> tuple[list, tuple]:
+        return split(self)[1:]
 
-    def unflatten(structure: tuple, children: Any) -> Any:
+    def flatten_with_keys(self: T) -> tuple[list, tuple]:
+        keys, children, structure = split(self)
+        return list(zip(keys, children, strict=True)), structure
+
+    def unflatten(structure: tuple, children: Iterable) -> T:
         # __init__ is passed by: JAX also unflattens with placeholders that no constructor would accept.
         self, values = object.__new__(cls), iter(children)
-        for name, is_child, constant in structure:
-            object.__setattr__(self, name, next(values) if is_child else constant.value)
+        assign(self, **{name: next(values) if is_data else kept.value for name, is_data, kept in structure})
         return self
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
 
 
-def set_fields(self: Any, **values: Any) -> None:
-    """Fills the fields of a part whose class has an `__init__` of its own."""
+def assign(self: object, **values: object) -> None:
+    """Sets fields of a part that is being made: what an `__init__` of one's own uses, as parts are frozen."""
     for name, value in values.items():
         object.__setattr__(self, name, value)
 
 
-def replace(whole: T, **changes: Any) -> T:
-    """The same part with other fields, without its `__init__`."""
-    unknown = set(changes) - {field.name for field in dataclasses.fields(whole)}  # type: ignore[arg-type]
+def replace(part: T, **changes: object) -> T:
+    """A copy of a part with some fields changed, made without calling `__init__` or `__post_init__`.
+
+    >>> @part
+    ... class Scaled:
+    ...     scale: float = leaf(default=1.0)
+    >>> replace(Scaled(), scale=2.0)
+    Scaled(scale=2.0)
+    """
+    names = [field.name for field in dataclasses.fields(part)]  # type: ignore[arg-type]
+    unknown = [name for name in changes if name not in names]
     if unknown:
-        raise TypeError(f"{type(whole).__name__} has no field {min(unknown)!r}.")
-    new = object.__new__(type(whole))
-    set_fields(new, **{f.name: getattr(whole, f.name) for f in dataclasses.fields(whole)} | changes)  # type: ignore[arg-type]
-    return new
+        raise TypeError(f"{type(part).__name__} has no field {unknown[0]!r}: its fields are {', '.join(names)}.")
+    copy = object.__new__(type(part))
+    assign(copy, **{name: getattr(part, name) for name in names} | changes)
+    return copy

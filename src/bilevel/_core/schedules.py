@@ -1,36 +1,37 @@
-"""Learning rates that are numbers, functions of the step, or not given."""
+"""Learning rates: numbers, schedules, or None where the solver chooses."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import overload
+from typing import Any, TypeAlias
 
 import jax
+from jax.typing import ArrayLike
 
-Schedule = Callable[[jax.Array], jax.Array]
-Rate = float | jax.Array | Schedule | None
-"""A learning rate: a number, a schedule (step -> rate, as optax's are), or None = chosen and kept up to date."""
+Schedule: TypeAlias = Callable[[jax.Array], ArrayLike]
+"""step -> rate, as optax's schedules are."""
+
+Rate: TypeAlias = float | jax.Array | Schedule | None
+"""A learning rate: a number, a schedule, or None = chosen and kept up to date by the solver."""
 
 
-@overload
-def rate_at(rate: None, step: jax.Array) -> None: ...
-@overload
-def rate_at(rate: float | jax.Array | Schedule, step: jax.Array) -> float | jax.Array: ...
-@overload
-def rate_at(rate: Rate, step: jax.Array) -> float | jax.Array | None: ...
-def rate_at(rate: Rate, step: jax.Array) -> float | jax.Array | None:
+def rate_at(rate: Rate, step: jax.Array) -> Any:  # a number where the rate is given, which only the caller knows
     """The value of a rate at a step; None stays None."""
     return rate(step) if callable(rate) else rate
 
 
 @dataclasses.dataclass(frozen=True)
 class Power:
-    """The schedule scale (1 + step)^exponent; equal ones compile once."""
+    """The schedule scale (1 + step)^exponent; equal ones compile once.
+
+    >>> Power(2.0, -1 / 2)(3)
+    1.0
+    """
 
     scale: float
     exponent: float
 
-    def __call__(self, step: jax.Array) -> jax.Array:
+    def __call__(self, step: ArrayLike) -> ArrayLike:
         """Its value at a step."""
         return self.scale * (1.0 + step) ** self.exponent

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 
 def is_number(value: object) -> bool:
@@ -140,7 +141,7 @@ def rate(name: str, value: Any, *, given: bool = False, of: str | None = None) -
 
 
 def _is_traced(value: object) -> bool:
-    return isinstance(value, jax.core.Tracer)
+    return isinstance(value, Tracer)
 
 
 def _is_allowed_none(value: object, none: str | None) -> bool:

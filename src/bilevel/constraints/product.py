@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 import jax
 
 from bilevel._core.module import leaf, part
+from bilevel.constraints.base import Constraint
+
+X = TypeVar("X")
+Parts: TypeAlias = "Constraint | Mapping[str, Parts] | Sequence[Parts]"
 
 
 @part
-class Product:
-    """A constraint for each part of x: a pytree of constraints that x has the shape of, down to them.
+class Product(Constraint):
+    """A constraint for each part of x: a pytree of constraints whose structure is the upper part of that of x.
 
     >>> import jax.numpy as jnp
     >>> from bilevel.constraints import NonNegative, Unconstrained
@@ -20,8 +25,16 @@ class Product:
     [0.0]
     """
 
-    parts: Any = leaf()
+    parts: Parts = leaf()
 
-    def project(self, x: Any) -> Any:
+    def check(self, x: object) -> None:
+        """Every constraint for its own part of x."""
+        jax.tree.map(lambda c, part: getattr(c, "check", lambda _: None)(part), self.parts, x, is_leaf=_is_constraint)
+
+    def project(self, x: X) -> X:
         """Projects every part onto its own set."""
-        return jax.tree.map(lambda c, part: c.project(part), self.parts, x, is_leaf=lambda c: hasattr(c, "project"))
+        return jax.tree.map(lambda c, part: c.project(part), self.parts, x, is_leaf=_is_constraint)
+
+
+def _is_constraint(value: object) -> bool:
+    return hasattr(value, "project")

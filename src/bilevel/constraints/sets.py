@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from bilevel._core import pytrees, values
 from bilevel._core.module import leaf, part
+from bilevel.constraints.base import Constraint
 
-
-class Constraint(Protocol):
-    """A convex set of pytrees."""
-
-    def project(self, x: Any) -> Any:
-        """The nearest point of the set."""
+X = TypeVar("X")
 
 
 @part
-class Unconstrained:
+class Unconstrained(Constraint):
     """All of space."""
 
-    def project(self, x: Any) -> Any:
+    def project(self, x: X) -> X:
         """Returns x."""
         return x
 
 
 @part
-class NonNegative:
+class NonNegative(Constraint):
     """x >= 0, entry by entry.
 
     >>> NonNegative().project(jnp.array([-1.0, 2.0])).tolist()
     [0.0, 2.0]
     """
 
-    def project(self, x: Any) -> Any:
+    def project(self, x: X) -> X:
         """max(x, 0)."""
         return optax.projections.projection_non_negative(x)
 
 
 @part
-class Box:
+class Box(Constraint):
     """lower <= x <= upper, entry by entry. Bounds are numbers, or pytrees like x.
 
     >>> Box(0.0, 1.0).project(jnp.array([-1.0, 0.5, 2.0])).tolist()
@@ -51,13 +48,21 @@ class Box:
     lower: Any = leaf()
     upper: Any = leaf()
 
-    def project(self, x: Any) -> Any:
+    def check(self, x: object) -> None:
+        """lower <= upper in every entry."""
+        if pytrees.is_traced((self.lower, self.upper)):
+            return
+        ordered = jax.tree.map(lambda a, b: bool(jnp.all(a <= b)), _like(x, self.lower), _like(x, self.upper))
+        if not all(jax.tree.leaves(ordered)):
+            raise ValueError(f"{self}: it needs lower <= upper in every entry.")
+
+    def project(self, x: X) -> X:
         """min(max(x, lower), upper)."""
         return optax.projections.projection_box(x, _like(x, self.lower), _like(x, self.upper))
 
 
 @part
-class Ball:
+class Ball(Constraint):
     """||x - center|| <= radius, over the whole pytree; center None = 0.
 
     >>> Ball(5.0).project(jnp.array([6.0, 8.0])).tolist()
@@ -67,9 +72,13 @@ class Ball:
     radius: float = leaf()
     center: Any = leaf(default=None)
 
-    def project(self, x: Any) -> Any:
+    def check(self, x: object) -> None:
+        """radius > 0."""
+        values.positive("radius", self.radius, of="Ball")
+
+    def project(self, x: X) -> X:
         """Scales x - center back to the radius where it is longer."""
-        radius = jnp.asarray(self.radius, optax.tree.dtype(x))
+        radius = jnp.asarray(self.radius, _dtype(x))
         if self.center is None:
             return optax.projections.projection_l2_ball(x, radius)
         center = _like(x, self.center)
@@ -77,7 +86,7 @@ class Ball:
 
 
 @part
-class Simplex:
+class Simplex(Constraint):
     """x >= 0 and sum of all entries = total, over the whole pytree.
 
     >>> Simplex().project(jnp.array([2.0, 0.0])).tolist()
@@ -86,10 +95,18 @@ class Simplex:
 
     total: float = leaf(default=1.0)
 
-    def project(self, x: Any) -> Any:
+    def check(self, x: object) -> None:
+        """total > 0."""
+        values.positive("total", self.total, of="Simplex")
+
+    def project(self, x: X) -> X:
         """The Euclidean projection, by sorting."""
-        projected = optax.projections.projection_simplex(x, jnp.asarray(self.total, optax.tree.dtype(x)))
-        return optax.tree.cast_like(projected, x)
+        projected = optax.projections.projection_simplex(x, jnp.asarray(self.total, _dtype(x)))
+        return jax.tree.map(lambda p, a: p.astype(a.dtype), projected, x)
+
+
+def _dtype(x: Any) -> jnp.dtype:
+    return jnp.dtype(optax.tree.dtype(x))
 
 
 def _like(x: Any, bound: Any) -> Any:

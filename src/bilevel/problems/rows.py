@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.problem.checks import is_number
+from bilevel._core import values
 from bilevel.problem.sources import Generator
 from bilevel.problem.task import Task, TaskStack
 
@@ -43,9 +43,8 @@ def points_of(owner: str, task: Task | TaskStack) -> Any:
 
 
 def check_strength(owner: str, name: str, value: Any, least: float = 0.0) -> None:
-    """A finite number, so large or larger."""
-    if not is_number(value) or not value >= least:
-        raise ValueError(f"{owner}({name}={value!r}): it needs a finite number, {least:g} or more.")
+    """A finite number, `least` or more."""
+    values.number(name, value, least=least, of=owner)
 
 
 def check_callable(owner: str, name: str, value: Any, takes: str) -> None:

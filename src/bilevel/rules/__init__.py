@@ -1,4 +1,4 @@
-"""Rules for x and y beyond optax's own."""
+"""Rules for x and y beyond optax's own: functions from a rate to an optax transformation."""
 
 from bilevel.rules.plateau import Plateau
 

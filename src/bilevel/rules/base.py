@@ -1,19 +1,28 @@
-"""What a rule is, and how one is applied."""
+"""Rules: functions from a rate to an optax transformation, and how they are applied."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 
-Rule = Callable[[Any], optax.GradientTransformation]  # from a rate, which may be traced
+Rule: TypeAlias = Callable[..., optax.GradientTransformation]
+"""rate -> transformation: `optax.sgd`, `optax.adam`, a `functools.partial` of one, or a `Plateau`."""
+
 _Reduced = optax.contrib.ReduceLROnPlateauState
 
 
-def update(transformation: optax.GradientTransformation, gradient: Any, state: Any, point: Any, value: Any) -> tuple:
+def update(
+    transformation: optax.GradientTransformation,
+    gradient: optax.Updates,
+    state: optax.OptState,
+    point: optax.Params,
+    value: ArrayLike,
+) -> tuple[optax.Updates, optax.OptState]:
     """The transformation's updates and next state; it is told the loss, which some rules watch."""
     return optax.with_extra_args_support(transformation).update(gradient, state, point, value=value)
 
@@ -28,7 +37,7 @@ def needs_value(rule: Rule) -> bool:
     return False
 
 
-def reduction(state: Any) -> Any:
+def reduction(state: optax.OptState) -> ArrayLike:
     """What plateaus have multiplied the rate by so far; 1 for a rule that watches none."""
     found = [s for s in jax.tree.leaves(state, is_leaf=lambda s: isinstance(s, _Reduced)) if isinstance(s, _Reduced)]
     return found[0].scale if found else 1.0

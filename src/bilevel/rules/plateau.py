@@ -1,14 +1,13 @@
-"""Rules for x and y beyond optax's own: functions from a rate to an optax transformation."""
+"""A rule whose rate falls on plateaus."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import optax
+from jax.typing import ArrayLike
 
+from bilevel._core import values
 from bilevel._core.module import part
 from bilevel.rules.base import Rule
-
 
 
 @part
@@ -16,14 +15,14 @@ class Plateau:
     """A rule whose rate falls when a loss does not: optax's `reduce_on_plateau`, averaged over `every` steps.
 
     As an upper rule it watches the weighted validation loss of the batches, sum_i weights_i f_i; as a lower rule,
-    every task its own training loss g_i. Test data steer nothing.
+    each task's own training loss g_i. Test data are never looked at.
 
     Args:
         rule: the rule whose steps are made shorter.
-        patience: so many averages without a lower one, and the rate falls.
-        every: steps that an average is taken over.
+        patience: the rate falls after this number of averages without a lower one.
+        every: number of steps in an average.
         factor: what the rate is multiplied by.
-        rtol: how much lower, as a part of the lowest average, counts as lower.
+        rtol: an average counts as lower if it is below (1 - rtol) times the lowest so far.
 
     The defaults are those of the MORBiT paper's appendix C and of PyTorch's ReduceLROnPlateau.
 
@@ -38,18 +37,14 @@ class Plateau:
     rtol: float = 1e-4
 
     def __post_init__(self) -> None:
-        for name in ("patience", "every"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"Plateau({name}={value!r}): it needs a whole number, 1 or more.")
-        for name in ("factor", "rtol"):
-            value = getattr(self, name)
-            if isinstance(value, str) or not 0 < value < 1:
-                raise ValueError(f"Plateau({name}={value!r}): it needs a number between 0 and 1.")
+        values.whole("patience", self.patience, of="Plateau")
+        values.whole("every", self.every, of="Plateau")
+        values.number("factor", self.factor, above=0, below=1, of="Plateau")
+        values.number("rtol", self.rtol, above=0, below=1, of="Plateau")
         if not callable(self.rule):
             raise TypeError(f"Plateau(rule={self.rule!r}): it needs a function from a rate to a transformation.")
 
-    def __call__(self, rate: Any) -> optax.GradientTransformation:
+    def __call__(self, rate: ArrayLike) -> optax.GradientTransformation:
         """The transformation for a rate."""
         reduced = optax.contrib.reduce_on_plateau(self.factor, self.patience, self.rtol, accumulation_size=self.every)
         return optax.chain(self.rule(rate), reduced)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from bilevel.problem.checks import is_number
+from bilevel._core import values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,14 +89,10 @@ class Constants:
     def check(self) -> None:
         """Raises where the theorem would divide by zero, or a bound is no bound."""
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name == "bias" and value is None:
-                continue
-            if not is_number(value) or not value >= 0:
-                raise ValueError(f"Constants({field.name}={value!r}): it needs a finite number, 0 or more.")
+            none = "as far as the theorem's rate allows" if field.name == "bias" else None
+            values.number(field.name, getattr(self, field.name), least=0, of="Constants", none=none)
         for name in ("lower_smoothness", "strong_convexity", "loss_bound"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"Constants({name}={getattr(self, name)!r}): it needs a positive number.")
+            values.positive(name, getattr(self, name), of="Constants")
         if self.strong_convexity > self.lower_smoothness * (1 + 1e-6):
             raise ValueError(
                 f"Constants(strong_convexity={self.strong_convexity!r}): it needs at most lower_smoothness, "

@@ -16,8 +16,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from bilevel._core import values
 from bilevel.hypergradients import RandomNeumann
-from bilevel.problem.checks import check_count, is_number, is_positive
 from bilevel.solvers import MORBiT
 from bilevel.theory.constants import Constants
 from bilevel.weightings import SimplexAscent
@@ -56,15 +56,14 @@ class Start:
     rho: float | None = None
 
     def check(self, constants: Constants) -> None:
-        """Raises where a number is none, or no bound could follow from it."""
-        if not is_number(self.lower_gap) or not self.lower_gap >= 0:
-            raise ValueError(f"Start(lower_gap={self.lower_gap!r}): it needs a finite number, 0 or more.")
+        """Raises where an argument is not a number, or no bound could follow from it."""
+        values.number("lower_gap", self.lower_gap, least=0, of="Start")
         least = -constants.loss_bound
-        if self.envelope is not None and (not is_number(self.envelope) or not self.envelope >= least):
+        if self.envelope is not None and (not values.is_number(self.envelope) or not self.envelope >= least):
             raise ValueError(
                 f"Start(envelope={self.envelope!r}): it needs a finite number, {least:.3g} (-B_l) or more."
             )
-        if self.rho is not None and (not is_number(self.rho) or not self.rho > constants.weak_convexity):
+        if self.rho is not None and (not values.is_number(self.rho) or not self.rho > constants.weak_convexity):
             raise ValueError(
                 f"Start(rho={self.rho!r}): it needs a finite number above the weak convexity, "
                 f"{constants.weak_convexity:.3g}."
@@ -102,8 +101,7 @@ def series_terms(constants: Constants, bias: float) -> int:
     with Q too, while the theorem takes sigma_f as given.
     """
     _check_constants(constants)
-    if not is_positive(bias):
-        raise ValueError(f"series_terms(bias={bias!r}): it needs a positive number.")
+    values.positive("bias", bias, of="series_terms")
     first = constants.response * constants.upper_slope
     if first <= bias or constants.condition <= 1:
         return 1
@@ -111,7 +109,7 @@ def series_terms(constants: Constants, bias: float) -> int:
 
 
 def morbit(constants: Constants, n: int, steps: int) -> MORBiT:
-    """MORBiT as Theorem 1 has it: its rates, and a RandomNeumann series so long that b_k^2 <= alpha.
+    """MORBiT as Theorem 1 has it: its rates, and a RandomNeumann series long enough for b_k^2 <= alpha.
 
     >>> constants = Constants(upper_lipschitz=3.0, upper_slope=3.0, upper_y_smoothness=1.0, loss_bound=4.0,
     ...                       loss_slope=6.0, lower_smoothness=2.0, strong_convexity=1.0, cross_bound=2.0)
@@ -119,7 +117,7 @@ def morbit(constants: Constants, n: int, steps: int) -> MORBiT:
     >>> round(solver.upper_lr, 6), round(solver.lower_lr, 4), round(solver.weighting.lr, 6), solver.hypergradient.terms
     (0.000991, 0.25, 0.003962, 8)
     """
-    check_count("morbit(steps)", steps)
+    values.whole("morbit(steps)", steps)
     rates = step_sizes(constants, n, steps)
     terms = series_terms(constants, rates.upper**0.5)
     return MORBiT(
@@ -136,8 +134,8 @@ def bounds(constants: Constants, n: int, steps: float, start: Start) -> Bounds:
     Its proof does not give all of it. In `mended_bounds` these are mended:
 
     - A's first term has a 1/mu_g that cancels in the proof; its third misses the loss at the start, at most B_l.
-    - A has 4 K^{-2/5} / mu_g for beta and K^{-3/5} / (4 G_y L) for alpha also while K is so small that the other terms
-      of their minima are the smaller ones. It needs alpha <= 1 / (4 L_f), which holds once K is large.
+    - A has 4 K^{-2/5} / mu_g for beta and K^{-3/5} / (4 G_y L) for alpha also for small K, where the other terms of
+      their minima are the smaller ones. It needs alpha <= 1 / (4 L_f), which holds once K is large.
     - One line of the proof has n gamma B_l for n gamma B_l^2. The next line, and A, are right again.
     - The gap of the weights has G_f A, but |f(y*) - f(y)| <= G_f |y* - y| is an error that is not squared.
     - The bound on x follows a Moreau envelope of F whose weights stand still, but they move.
@@ -216,8 +214,7 @@ def steps_for(
         bound: `bounds` or `mended_bounds`.
         gap: what must be small: by default all three, or for instance `operator.attrgetter("y")`.
     """
-    if not is_positive(eps):
-        raise ValueError(f"steps_for(eps={eps!r}): it needs a positive number.")
+    values.positive("eps", eps, of="steps_for")
 
     def reached(steps: int) -> bool:
         return gap(bound(constants, n, steps, start)) <= eps
@@ -279,9 +276,8 @@ def _proximal(constants: Constants, start: Start) -> tuple[float, float, float]:
 
 def _check(constants: Constants, n: int, steps: float) -> None:
     _check_constants(constants)
-    check_count("n", n)
-    if not is_number(steps) or not steps >= 1:
-        raise ValueError(f"steps={steps!r}: it needs a finite number, 1 or more.")
+    values.whole("n", n)
+    values.number("steps", steps, least=1)
 
 
 def _check_constants(constants: Constants) -> None:

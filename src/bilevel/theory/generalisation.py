@@ -14,12 +14,12 @@ Two slips of the paper matter here, and are mended:
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from bilevel.diagnostics.points import check_seed
-from bilevel.problem.checks import check_count, is_number
+from bilevel._core import values
 
 
 class Rademacher(NamedTuple):
@@ -29,7 +29,7 @@ class Rademacher(NamedTuple):
     error: float  # standard error of the value
 
 
-def rademacher_complexity(losses: Any, samples: int = 1000, seed: int = 0) -> Rademacher:
+def rademacher_complexity(losses: ArrayLike, samples: int = 1000, seed: int = 0) -> Rademacher:
     """E over signs of max over candidates of 1/m sum_j sign_j loss_j, for a finite family of x, on the data at hand.
 
     Args:
@@ -50,9 +50,9 @@ def rademacher_complexity(losses: Any, samples: int = 1000, seed: int = 0) -> Ra
             f"rademacher_complexity(losses=...) got shape {losses.shape}: it needs finite numbers of shape "
             "(candidates, rows)."
         )
-    check_count("rademacher_complexity(samples)", samples)
-    check_seed("rademacher_complexity", seed)
-    generator = np.random.default_rng(seed)
+    values.whole("rademacher_complexity(samples)", samples)
+    values.whole("seed", seed, least=0, of="rademacher_complexity")
+    generator = np.random.default_rng(int(seed))
     rows = losses.shape[1]
     largest = np.empty(samples)
     for k in range(samples):  # one draw at a time: samples x rows numbers may be many
@@ -78,20 +78,24 @@ def seen_task_bound(
     >>> round(seen_task_bound(0.3, 0.05, 1.0, 200, risk=0.1), 4)
     0.4759
     """
-    check_count("rows", rows)
+    values.whole("rows", rows)
     _check_risk(risk)
-    if not is_number(loss):
-        raise ValueError(f"loss={loss!r}: it needs a finite number.")
-    if not is_number(complexity) or not complexity >= 0:
-        raise ValueError(f"complexity={complexity!r}: it needs a finite number, 0 or more.")
-    if not is_number(width) or not width >= 0:
+    values.number("loss", loss)
+    values.number("complexity", complexity, least=0)
+    if not values.is_number(width) or not width >= 0:
         raise ValueError(f"width={width!r}: it needs the length of the range of the losses, 0 or more.")
     deviation = 3 * math.sqrt(math.log(2 / risk)) if observed else math.sqrt(math.log(1 / risk))
     return float(loss + 2 * complexity + width * deviation / math.sqrt(2 * rows))
 
 
 def worst_task_bound(
-    losses: Any, complexities: Any, width: float, rows: Any, risk: float = 0.05, *, observed: bool = False
+    losses: ArrayLike,
+    complexities: ArrayLike,
+    width: float,
+    rows: ArrayLike,
+    risk: float = 0.05,
+    *,
+    observed: bool = False,
 ) -> float:
     """Proposition 2: max_i F_i(x) <= max_i hat F_i(x) + 2 R + width sqrt(log(n/risk) / 2m), for all x at once.
 
@@ -102,7 +106,14 @@ def worst_task_bound(
 
 
 def unseen_task_bound(
-    losses: Any, complexities: Any, width: float, rows: Any, mixture: Any, risk: float = 0.05, *, observed: bool = False
+    losses: ArrayLike,
+    complexities: ArrayLike,
+    width: float,
+    rows: ArrayLike,
+    mixture: ArrayLike,
+    risk: float = 0.05,
+    *,
+    observed: bool = False,
 ) -> float:
     """Proposition 3: F_{n+1}(x) <= max_i hat F_i(x) + sum_i a_i (2 R_i + width sqrt(log(n/risk) / 2 m_i)).
 
@@ -128,23 +139,24 @@ def unseen_task_bound(
     return float(np.max(losses) + mixture @ (each - losses))
 
 
-def _each(losses: Any, complexities: Any, width: float, rows: Any, risk: float, observed: bool) -> np.ndarray:
+def _each(
+    losses: ArrayLike, complexities: ArrayLike, width: float, rows: ArrayLike, risk: float, observed: bool
+) -> np.ndarray:
     """Every task's own bound, such that all hold together: a union bound."""
     losses = np.asarray(losses, float)
     if losses.ndim != 1 or not losses.size:
         raise ValueError(f"losses got shape {losses.shape}: it needs one number for each task.")
     _check_risk(risk)  # its share for each task would be a probability even where it is not
     own = []
-    for name, values in (("complexities", complexities), ("rows", rows)):
-        if np.shape(values) not in ((), losses.shape):
+    for name, given in (("complexities", complexities), ("rows", rows)):
+        if np.shape(given) not in ((), losses.shape):
             raise ValueError(
-                f"{name} got shape {np.shape(values)}: it needs one number, or one for each of the {losses.size} tasks."
+                f"{name} got shape {np.shape(given)}: it needs one number, or one for each of the {losses.size} tasks."
             )
-        own.append(np.broadcast_to(values, losses.shape).tolist())
+        own.append(np.broadcast_to(given, losses.shape).tolist())
     terms = zip(losses.tolist(), *own, strict=True)
     return np.array([seen_task_bound(f, R, width, m, risk / losses.size, observed=observed) for f, R, m in terms])
 
 
-def _check_risk(risk: Any) -> None:
-    if not is_number(risk) or not 0 < risk < 1:
-        raise ValueError(f"risk={risk!r}: it needs a number between 0 and 1.")
+def _check_risk(risk: float) -> None:
+    values.number("risk", risk, above=0, below=1)

@@ -8,9 +8,10 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from bilevel._core import values
 from bilevel.diagnostics.exact import task_gradients
 from bilevel.diagnostics.newton import solve_lower
-from bilevel.diagnostics.points import check_estimator, check_is_problem, check_seed
+from bilevel.diagnostics.points import check_estimator, check_is_problem
 from bilevel.diagnostics.regularity import Smoothness, bends, draw_pair, lower_noise, smoothness
 from bilevel.diagnostics.sampling import Estimate, moments_of
 from bilevel.diagnostics.spectrum import is_strongly_convex, lower_spectra
@@ -56,20 +57,19 @@ def estimate_constants(
             depends on the length of the series, so take that of `series_terms`.
     """
     check_is_problem("estimate_constants", problem)
-    checks.check_count("estimate_constants(samples)", samples)
-    check_seed("estimate_constants", seed)
+    values.whole("estimate_constants(samples)", samples)
+    values.whole("seed", seed, least=0, of="estimate_constants")
     check_estimator("estimate_constants", hypergradient)
-    if not checks.is_positive(radius):
-        raise ValueError(f"estimate_constants(radius={radius!r}): it needs a positive number.")
+    values.positive("radius", radius, of="estimate_constants")
     x = initial_point.arrays(x, "x")
     y = initial_point.lower_points(problem, y, jax.random.key(seed))
     checks.check_start(problem, x, y)
 
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(int(seed))
     centre = solve_lower(problem, x, y).y
     pairs = [draw_pair(problem, x, centre, radius, generator) for _ in range(samples)]
     pairs.append(pairs[0]._replace(x=x, y=centre))
-    seen = Smoothness(*(float(np.max(values)) for values in zip(*(smoothness(problem, p) for p in pairs), strict=True)))
+    seen = Smoothness(*(float(np.max(column)) for column in zip(*(smoothness(problem, p) for p in pairs), strict=True)))
 
     points, losses, gradients, slopes = [], [], [], [seen.upper_slope]
     for pair in pairs:
@@ -102,7 +102,7 @@ def estimate_constants(
 
 def _curvatures(problem: Problem, pairs: list) -> tuple[float, float]:
     spectra = [lower_spectra(problem, pair.x, pair.y) for pair in pairs]
-    smallest, largest = (np.asarray(values) for values in zip(*spectra, strict=True))
+    smallest, largest = (np.asarray(column) for column in zip(*spectra, strict=True))
     if not np.all(is_strongly_convex(smallest, largest)):
         i = int(np.argmin(smallest.min(axis=0)))
         raise ValueError(

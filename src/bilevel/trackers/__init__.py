@@ -1,11 +1,10 @@
 """Variance reduction: what is carried from step to step to make a noisy direction less noisy.
 
-A tracker is a part with `init(value, point) -> state` and
-`update(oracle, point, state, sample, momentum) -> (value, extra, state)`, where `oracle(point, sample)` returns
-(value, extra). It stores the point beside the value, so that old and new cannot be confused.
+`Tracker` is the base to write one's own from.
 """
 
+from bilevel.trackers.base import Tracker
 from bilevel.trackers.momentum import Momentum
 from bilevel.trackers.storm import Storm
 
-__all__ = ["Momentum", "Storm"]
+__all__ = ["Momentum", "Storm", "Tracker"]

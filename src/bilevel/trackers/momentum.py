@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+from jax.typing import ArrayLike
 
 from bilevel._core.module import part
-from bilevel.trackers.base import Memory, Oracle
+from bilevel.trackers.base import Extra, Memory, Oracle, Point, Sample, Tracker, Update, Value
 
 
 @part
-class Momentum:
+class Momentum(Tracker):
     """d_k = (1 - momentum) d_{k-1} + momentum G(w_k; s_k): one evaluation a step, but the average lags behind.
 
     Args:
@@ -20,12 +21,19 @@ class Momentum:
 
     per_task: bool = False
 
-    def init(self, value: Any, point: Any) -> Memory:
+    def init(self, value: Value, point: object) -> Memory[Value, Any]:
         """Starts from a value; the point is not needed."""
         return Memory(value, ())
 
-    def update(self, oracle: Oracle, point: Any, state: Memory, sample: Any, momentum: Any) -> tuple:
+    def update(
+        self,
+        oracle: Oracle[Point, Sample, Value, Extra],
+        point: Point,
+        memory: Memory[Value, Point],
+        sample: Sample,
+        momentum: ArrayLike,
+    ) -> Update:
         """One evaluation of the oracle."""
         new, extra = oracle(point, sample)
-        value = jax.tree.map(lambda n, d: d + momentum * (n - d), new, state.value)
-        return value, extra, Memory(value, ())
+        value = jax.tree.map(lambda n, d: d + momentum * (n - d), new, memory.value)
+        return Update(value, extra, Memory(value, ()))

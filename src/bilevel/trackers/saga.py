@@ -1,26 +1,28 @@
-"""SAGA: a table of what every block of the data said last."""
+"""SAGA: a table of the last value of every block of the data."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from bilevel.trackers.base import Value
 
-class Table(NamedTuple):
+
+class Table(NamedTuple, Generic[Value]):
     """The last value of every block, and their mean weighted by the blocks' shares of the rows."""
 
-    entries: Any  # leaves (blocks, ...)
-    mean: Any
+    entries: Value  # leaves (blocks, ...)
+    mean: Value
 
 
-def start_table(values: Any, shares: jax.Array) -> Table:
-    """A table that is full: with true values at one point its first direction is exact."""
+def start_table(values: Value, shares: jax.Array) -> Table[Value]:
+    """A full table: where all values were taken at one point, its first direction there is exact."""
     return Table(values, jax.tree.map(lambda v: jnp.tensordot(shares.astype(v.dtype), v, 1), values))
 
 
-def look_up(table: Table, block: jax.Array, value: Any, share: jax.Array) -> tuple[Any, Table]:
+def look_up(table: Table[Value], block: jax.Array, value: Value, share: jax.Array) -> tuple[Value, Table[Value]]:
     """d = G_j - T_j + mean(T), then T_j <- G_j: the direction and the new table.
 
     With j drawn in proportion to the shares, the mean of d over j is the full value, whatever the table holds.

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
+from jax.typing import ArrayLike
 
 from bilevel._core.module import part
-from bilevel.trackers.base import Memory, Oracle
+from bilevel.trackers.base import Extra, Memory, Oracle, Point, Sample, Tracker, Update, Value
 
 
 @part
-class Storm:
+class Storm(Tracker):
     """d_k = G(w_k; s_k) + (1 - momentum) (d_{k-1} - G(w_{k-1}; s_k)), both G on the same sample s_k.
 
     momentum = 1 is the plain stochastic value. With an exact oracle d_k is exact, whatever the momentum: the old term
@@ -26,13 +25,20 @@ class Storm:
 
     per_task: bool = False
 
-    def init(self, value: Any, point: Any) -> Memory:
+    def init(self, value: Value, point: Point) -> Memory[Value, Point]:
         """Starts from a value."""
         return Memory(value, point)
 
-    def update(self, oracle: Oracle, point: Any, state: Memory, sample: Any, momentum: Any) -> tuple:
+    def update(
+        self,
+        oracle: Oracle[Point, Sample, Value, Extra],
+        point: Point,
+        memory: Memory[Value, Point],
+        sample: Sample,
+        momentum: ArrayLike,
+    ) -> Update[Value, Extra, Point]:
         """Two evaluations of the oracle on one sample."""
         new, extra = oracle(point, sample)
-        old, _ = oracle(state.point, sample)
-        value = jax.tree.map(lambda n, d, o: n + (1 - momentum) * (d - o), new, state.value, old)
-        return value, extra, Memory(value, point)
+        old, _ = oracle(memory.point, sample)
+        value = jax.tree.map(lambda n, d, o: n + (1 - momentum) * (d - o), new, memory.value, old)
+        return Update(value, extra, Memory(value, point))

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
+from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core.module import part
-from bilevel.weightings.base import uniform
+from bilevel.weightings.base import Weighting, uniform
 
 
 @part
-class Average:
-    """Weights 1/n: minimises the mean of the tasks' losses (min-avg, today's habit)."""
+class Average(Weighting[tuple[()]]):
+    """Weights 1/n: minimises the mean of the tasks' losses (min-avg, the common practice)."""
 
     lr = None
     moves = False
 
-    def check(self, n: int) -> None:
-        """Nothing can be wrong."""
-
-    def init(self, n: int, dtype: Any) -> tuple[jax.Array, tuple]:
-        """1/n for everyone."""
+    def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, tuple[()]]:
+        """1/n for each task."""
         return uniform(n, dtype), ()
 
-    def update(self, weights: jax.Array, losses: jax.Array, state: tuple, rate: Any) -> tuple[jax.Array, tuple]:
+    def update(
+        self, weights: jax.Array, losses: jax.Array, state: tuple[()], rate: ArrayLike
+    ) -> tuple[jax.Array, tuple[()]]:
         """Nothing moves."""
         return weights, state

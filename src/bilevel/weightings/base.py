@@ -1,50 +1,66 @@
-"""The protocol of weightings, and what they share."""
+"""The base of weightings, and what they share."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import abc
+from typing import Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core.schedules import Rate
 
-State = Any
+State = TypeVar("State")
 
 
-class Weighting(Protocol):
-    """Weights on the tasks."""
+class Weighting(abc.ABC, Generic[State]):
+    """How much each task counts: weights on the simplex {weights >= 0, sum = 1}, moved by the tasks' losses.
 
-    @property
-    def lr(self) -> Rate:
-        """gamma; None = chosen by the solver."""
-        ...
+    To write one, make a part (`bl.part`) that inherits from this class and has `init` and `update`:
 
-    @property
-    def moves(self) -> bool:
-        """Whether the losses move the weights, so that a rate is needed."""
-        ...
+    >>> from bilevel._core.module import leaf, part
+    >>> @part
+    ... class Softmax(Weighting[tuple[()]]):
+    ...     '''weights proportional to exp(sharpness * losses), forgetting the past.'''
+    ...     sharpness: float = leaf(default=1.0)
+    ...     lr = 1.0  # not used: given, so that no solver measures one
+    ...     def init(self, n, dtype):
+    ...         return uniform(n, dtype), ()
+    ...     def update(self, weights, losses, state, rate):
+    ...         return jax.nn.softmax(self.sharpness * losses).astype(weights.dtype), state
+    >>> from bilevel.testing import check_weighting
+    >>> check_weighting(Softmax())
+
+    What is asked of it, and what `bl.testing.check_weighting` checks:
+
+    - `weights` is of shape (n,) and of the dtype that `init` was given, on the simplex after every update;
+    - every leaf of the state has one row per task, as the weights have, so that a solver may take some of the tasks
+      or place tasks on several devices; a weighting that carries nothing has the state ();
+    - `update` is pure, returns a state of the shapes and dtypes it was given, and works under `jax.jit` and `jax.vmap`;
+    - tasks that start with equal weights are treated alike: permuting them permutes the weights;
+    - what is a number is data (`leaf`), so that other values of it do not compile again.
+
+    Attributes:
+        lr: gamma, the rate of the weights; None = chosen by the solver.
+        moves: whether the losses move the weights, so that a rate is needed.
+    """
+
+    lr: Rate = None
+    moves: bool = True
 
     def check(self, n: int) -> None:
-        """Raises where an argument makes no sense for n tasks."""
-        ...
+        """Raises a ValueError where an argument makes no sense for n tasks."""
 
-    def init(self, n: int, dtype: Any) -> tuple[jax.Array, State]:
-        """The first weights."""
-        ...
+    @abc.abstractmethod
+    def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, State]:
+        """The first weights of n tasks, and the first state."""
 
-    def update(self, weights: jax.Array, losses: jax.Array, state: State, rate: Any) -> tuple[jax.Array, State]:
-        """The next weights."""
-        ...
+    @abc.abstractmethod
+    def update(self, weights: jax.Array, losses: jax.Array, state: State, rate: ArrayLike) -> tuple[jax.Array, State]:
+        """The next weights and state, from the tasks' losses; `rate` is the value of `lr` at this step."""
 
 
-def uniform(n: int, dtype: Any) -> jax.Array:
-    """1/n for everyone."""
+def uniform(n: int, dtype: DTypeLike) -> jax.Array:
+    """1/n for each task."""
     return jnp.full(n, 1 / n, dtype)
-
-
-def check_fraction(name: str, value: Any, *, one: bool) -> None:
-    """Raises unless 0 <= value < 1 (or, with `one`, 0 < value <= 1)."""
-    good = not isinstance(value, str) and (0 < value <= 1 if one else 0 <= value < 1)
-    if not good:
-        raise ValueError(f"{name}={value!r}: it needs a number {'above 0, up to 1' if one else 'from 0 to below 1'}.")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
 
+from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate
-from bilevel.weightings.base import check_fraction, uniform
+from bilevel.weightings.base import Weighting, uniform
 
 
 @part
-class CVaR:
+class CVaR(Weighting[tuple[()]]):
     """Projected ascent on the capped simplex {0 <= weights <= 1 / (fraction n)}.
 
     At the solution the weighted loss is the mean over the worst `fraction` of the tasks: fraction = 1 is min-avg,
@@ -30,20 +30,22 @@ class CVaR:
 
     def check(self, n: int) -> None:
         """0 < fraction <= 1."""
-        check_fraction("CVaR(fraction)", self.fraction, one=True)
+        values.share("CVaR(fraction)", self.fraction)
 
-    def init(self, n: int, dtype: Any) -> tuple[jax.Array, tuple]:
-        """1/n for everyone."""
+    def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, tuple[()]]:
+        """1/n for each task."""
         return uniform(n, dtype), ()
 
-    def update(self, weights: jax.Array, losses: jax.Array, state: tuple, rate: Any) -> tuple[jax.Array, tuple]:
+    def update(
+        self, weights: jax.Array, losses: jax.Array, state: tuple[()], rate: ArrayLike
+    ) -> tuple[jax.Array, tuple[()]]:
         """One step of projected ascent."""
         cap = 1 / (self.fraction * weights.shape[0])
         projected = project_capped(weights + rate * (losses - jnp.max(losses)), cap)
         return projected.astype(weights.dtype), state
 
 
-def project_capped(values: jax.Array, cap: Any) -> jax.Array:
+def project_capped(values: jax.Array, cap: ArrayLike) -> jax.Array:
     """The projection onto {0 <= w <= cap, sum w = 1}: clip(values - t, 0, cap) with t such that the sum is 1.
 
     >>> project_capped(jnp.array([3.0, 2.0, -1.0]), 0.5).tolist()
@@ -52,14 +54,14 @@ def project_capped(values: jax.Array, cap: Any) -> jax.Array:
     cap = jnp.clip(jnp.asarray(cap, values.dtype), 1 / values.shape[0], 1)
     low, high = jnp.min(values) - cap, jnp.max(values)
 
-    def halve(_: Any, ends: tuple) -> tuple:
+    def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = ends
         middle = (low + high) / 2
         above = jnp.sum(jnp.clip(values - middle, 0, cap)) >= 1
         return jnp.where(above, middle, low), jnp.where(above, high, middle)
 
     low, high = jax.lax.fori_loop(0, 60, halve, (low, high))
-    # Bisection has found who is strictly between the ends; what their common shift still lacks then follows exactly.
+    # Bisection has found which entries are strictly between 0 and the cap; their exact common shift follows.
     shifted = values - (low + high) / 2
     between, capped = (shifted > 0) & (shifted < cap), shifted >= cap
     free = jnp.sum(between, dtype=values.dtype)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
 
+from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate
-from bilevel.weightings.base import check_fraction, uniform
+from bilevel.weightings.base import Weighting, uniform
 
 
 @part
-class Exponentiated:
+class Exponentiated(Weighting[jax.Array]):
     """weights_i proportional to weights_i exp(lr * loss_i), then mixed with floor / n.
 
-    The state keeps logarithms, so that a weight too small for a float still comes back. In units of `SimplexAscent` a
+    The state keeps logarithms, so that a weight that underflowed can still grow again. In units of `SimplexAscent` a
     step is smaller by about the weight itself, so usable rates are larger by about n.
 
     Reference: Freund and Schapire, "Adaptive game playing using multiplicative weights", 1999. With bilevel problems it
@@ -30,14 +30,16 @@ class Exponentiated:
 
     def check(self, n: int) -> None:
         """0 <= floor < 1."""
-        check_fraction("Exponentiated(floor)", self.floor, one=False)
+        values.fraction("Exponentiated(floor)", self.floor)
 
-    def init(self, n: int, dtype: Any) -> tuple[jax.Array, jax.Array]:
-        """1/n for everyone; the state is their logarithm."""
+    def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
+        """1/n for each task; the state is their logarithm."""
         weights = uniform(n, dtype)
         return weights, jnp.log(weights)
 
-    def update(self, weights: jax.Array, losses: jax.Array, state: jax.Array, rate: Any) -> tuple[jax.Array, jax.Array]:
+    def update(
+        self, weights: jax.Array, losses: jax.Array, state: jax.Array, rate: ArrayLike
+    ) -> tuple[jax.Array, jax.Array]:
         """One multiplicative step."""
         logs = jax.nn.log_softmax(state + rate * (losses - jnp.max(losses)))
         floor = jnp.asarray(self.floor, weights.dtype)

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike, DTypeLike
 
+from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate
-from bilevel.weightings.base import check_fraction, uniform
+from bilevel.weightings.base import Weighting, uniform
 
 
 @part
-class SimplexAscent:
+class SimplexAscent(Weighting[tuple[()]]):
     """weights <- projection onto the simplex of (weights + lr * losses).
 
     Args:
         lr: gamma; a number, a schedule, or None = chosen by the solver.
         pull: the strength e of a pull to uniform weights, the term -e ||weights - 1/n||^2 that the paper adds for its
             sinusoids. It moves the solution: the worst loss is then approximated to within e (1 - 1/n).
-        floor: no weight falls below floor / n, so that no task is forgotten. A small floor leaves a solution where
-            several tasks tie where it is.
+        floor: no weight falls below floor / n, so that no task is forgotten. A small floor does not move
+            a solution at which several tasks tie.
 
     The floor is exact: projecting onto {weights >= floor/n} is projecting onto a simplex of total 1 - floor and adding
-    floor/n, because a projection onto a simplex does not feel a shift of all its entries.
+    floor/n, because a projection onto a simplex does not depend on a shift of all entries.
 
     Reference: Gu, Lu, Ram, Weng, "Min-max multi-objective bilevel optimization with applications in robust machine
     learning", ICLR 2023, Algorithm 1 and appendix C.1.
@@ -44,15 +44,16 @@ class SimplexAscent:
 
     def check(self, n: int) -> None:
         """0 <= floor < 1 and pull >= 0."""
-        check_fraction("SimplexAscent(floor)", self.floor, one=False)
-        if isinstance(self.pull, str) or not self.pull >= 0:
-            raise ValueError(f"SimplexAscent(pull={self.pull!r}): it needs a number, 0 or more.")
+        values.fraction("SimplexAscent(floor)", self.floor)
+        values.number("pull", self.pull, least=0, of="SimplexAscent")
 
-    def init(self, n: int, dtype: Any) -> tuple[jax.Array, tuple]:
-        """1/n for everyone."""
+    def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, tuple[()]]:
+        """1/n for each task."""
         return uniform(n, dtype), ()
 
-    def update(self, weights: jax.Array, losses: jax.Array, state: tuple, rate: Any) -> tuple[jax.Array, tuple]:
+    def update(
+        self, weights: jax.Array, losses: jax.Array, state: tuple[()], rate: ArrayLike
+    ) -> tuple[jax.Array, tuple[()]]:
         """One step of projected ascent."""
         n = weights.shape[0]
         # Only differences of losses matter; without their common part the sum keeps its digits, and n = 1 is exact.

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
 
+from bilevel._core import values
 from bilevel._core.module import part
 from bilevel._core.schedules import Rate
-from bilevel.weightings.base import Weighting
+from bilevel.weightings.base import State, Weighting
 from bilevel.weightings.simplex_ascent import SimplexAscent
 
 
 @part
-class Watched:
-    """The first `seen` tasks are weighed by `weighting`; the others, unseen by x, have weight 0.
+class Watched(Weighting[State]):
+    """The first `seen` tasks are weighted by `weighting`; the others, unseen by x, have weight 0.
 
-    Unseen tasks fit their heads to the shared x along the run, and x knows nothing of them: how well they do says how
-    well x serves tasks that it was not made for.
+    Unseen tasks fit their y to the shared x along the run but do not influence x: their losses say how well x serves
+    tasks that it was not trained on.
 
     Args:
         seen: how many tasks, the first ones, count.
         weighting: of these.
+
+    The state is that of `weighting`, with rows of zeros for the unseen tasks.
 
     >>> weights, state = Watched(2).init(3, jnp.float32)
     >>> weights.tolist()
@@ -30,34 +32,39 @@ class Watched:
     """
 
     seen: int
-    weighting: Weighting = SimplexAscent()
+    weighting: Weighting[State] = SimplexAscent()  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if isinstance(self.weighting, type) or not hasattr(self.weighting, "update"):
             raise TypeError(f"Watched(weighting={self.weighting!r}): it needs a weighting object, such as Average().")
 
+    # Read-only, as every field of a part is; pyright would allow them to be assigned to.
     @property
-    def lr(self) -> Rate:
+    def lr(self) -> Rate:  # pyright: ignore[reportIncompatibleVariableOverride]
         """That of the seen tasks' weighting."""
         return self.weighting.lr
 
     @property
-    def moves(self) -> bool:
+    def moves(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether the seen tasks' weights move."""
         return self.weighting.moves
 
     def check(self, n: int) -> None:
         """1 <= seen <= n."""
-        if isinstance(self.seen, bool) or not isinstance(self.seen, int) or not 1 <= self.seen <= n:
+        if not values.is_whole(self.seen) or not 1 <= self.seen <= n:
             raise ValueError(f"Watched(seen={self.seen!r}): it needs a whole number from 1 to the {n} tasks.")
         self.weighting.check(self.seen)
 
-    def init(self, n: int, dtype: Any) -> tuple[jax.Array, Any]:
+    def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, State]:
         """The first weights."""
-        weights, state = self.weighting.init(self.seen, dtype)
-        return jnp.pad(weights, (0, n - self.seen)), state
+        return _padded(self.weighting.init(self.seen, dtype), n)
 
-    def update(self, weights: jax.Array, losses: jax.Array, state: Any, rate: Any) -> tuple[jax.Array, Any]:
+    def update(self, weights: jax.Array, losses: jax.Array, state: State, rate: ArrayLike) -> tuple[jax.Array, State]:
         """The next weights."""
-        moved, state = self.weighting.update(weights[: self.seen], losses[: self.seen], state, rate)
-        return jnp.pad(moved, (0, len(weights) - self.seen)), state
+        own_weights, own_losses, own = jax.tree.map(lambda a: a[: self.seen], (weights, losses, state))
+        return _padded(self.weighting.update(own_weights, own_losses, own, rate), len(weights))
+
+
+def _padded(rows: tuple[jax.Array, State], n: int) -> tuple[jax.Array, State]:
+    """Weights and state with rows of zeros for the tasks beyond the seen ones."""
+    return jax.tree.map(lambda a: jnp.pad(a, [(0, n - a.shape[0])] + [(0, 0)] * (a.ndim - 1)), rows)

@@ -1,0 +1,14 @@
+"""Conformance suites: put a part of your own through what is asked of every part of its kind.
+
+Each is a function that raises an AssertionError which says what is wrong, so that it runs in any test framework:
+
+    from bilevel.testing import check_weighting
+
+    def test_my_weighting():
+        check_weighting(MyWeighting(), tasks=5)
+"""
+
+from bilevel.testing.constraints import check_constraint
+from bilevel.testing.weightings import check_weighting
+
+__all__ = ["check_constraint", "check_weighting"]
