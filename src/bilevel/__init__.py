@@ -3,66 +3,182 @@
     min over x in X of  max over tasks i of  f_i(x, y_i*(x)),      y_i*(x) = argmin over y of g_i(x, y)
 
 x is shared, every task fits its own y_i, and the worst task must do well.
+
+Every name is imported when it is first used: `import bilevel` costs little, and a program pays for what it uses.
 """
 
-from bilevel import (
-    constraints,
-    datasets,
-    hypergradients,
-    problems,
-    rules,
-    solvers,
-    theory,
-    trackers,
-    weightings,
-)
-from bilevel._cost.report import Cost, cost
-from bilevel._run.solving import solve
-from bilevel.comparison import Comparison, compare
-from bilevel.diagnostics import adapt, certify, check_hypergradient, check_problem
-from bilevel.problem import minmax
-from bilevel.problem.minmax import MinMaxProblem
-from bilevel.problem.multiblock import MultiBlockProblem
-from bilevel.problem.problem import Problem
-from bilevel.problem.sources import Generator
-from bilevel.problem.task import Task
-from bilevel.results.plots import plot
-from bilevel.results.result import Result, load
-from bilevel.results.results import Results
-from bilevel.solvers import *  # noqa: F403  (a new solver is exported by its own line in solvers/__init__.py)
-from bilevel.solvers.recommendation import recommended
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the same names for type checkers and editors, which do not read the table
+    from bilevel import (
+        constraints,
+        datasets,
+        hypergradients,
+        problems,
+        rates,
+        rules,
+        solvers,
+        theory,
+        trackers,
+        weightings,
+    )
+    from bilevel._core.module import leaf, part
+    from bilevel._cost.report import Cost, cost
+    from bilevel._run.solving import solve
+    from bilevel.comparison.compare import Comparison, compare
+    from bilevel.comparison.profiles import Grid
+    from bilevel.diagnostics import adapt, certify, check_hypergradient, check_problem, check_result
+    from bilevel.problem import minmax
+    from bilevel.problem.minmax import MinMaxProblem
+    from bilevel.problem.multiblock import MultiBlockProblem
+    from bilevel.problem.problem import Problem
+    from bilevel.problem.sources import Generator
+    from bilevel.problem.stacking import Task
+    from bilevel.results.plots import plot
+    from bilevel.results.result import Result, load
+    from bilevel.results.results import Results
+    from bilevel.solvers import (
+        ALSET,
+        BSA,
+        F2SA,
+        FSLA,
+        GDA,
+        MASOBA,
+        MMB,
+        MORMASOBA,
+        MRBO,
+        SABA,
+        SOBA,
+        SPABA,
+        SRBA,
+        STABLE,
+        SUSTAIN,
+        TRMAML,
+        TTSA,
+        VRBO,
+        AmIGO,
+        HiBSA,
+        MORBiT,
+        StocBiO,
+        Tandem,
+    )
+    from bilevel.solvers._base.solver import Info, Solver
+    from bilevel.solvers.recommendation import recommended
 
 __version__ = "0.1.0"
 
+# Where each name lives; a new one also goes into __all__ and the imports above, and a test compares the three.
+_NAMES = {
+    "bilevel._core.module": "leaf part",
+    "bilevel._cost.report": "Cost cost",
+    "bilevel._run.solving": "solve",
+    "bilevel.comparison.compare": "Comparison compare",
+    "bilevel.comparison.profiles": "Grid",
+    "bilevel.diagnostics": "adapt certify check_hypergradient check_problem check_result",
+    "bilevel.problem.minmax": "MinMaxProblem",
+    "bilevel.problem.multiblock": "MultiBlockProblem",
+    "bilevel.problem.problem": "Problem",
+    "bilevel.problem.sources": "Generator",
+    "bilevel.problem.stacking": "Task",
+    "bilevel.results.plots": "plot",
+    "bilevel.results.result": "Result load",
+    "bilevel.results.results": "Results",
+    "bilevel.solvers": (
+        "ALSET AmIGO BSA F2SA FSLA GDA HiBSA MASOBA MMB MORBiT MORMASOBA MRBO SABA SOBA SPABA SRBA STABLE SUSTAIN "
+        "StocBiO TRMAML TTSA Tandem VRBO"
+    ),
+    "bilevel.solvers._base.solver": "Info Solver",  # TODO State, once there is one for all solvers
+    "bilevel.solvers.recommendation": "recommended",
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
+_SUBMODULES = {
+    "constraints": "bilevel.constraints",
+    "datasets": "bilevel.datasets",
+    "hypergradients": "bilevel.hypergradients",
+    "minmax": "bilevel.problem.minmax",
+    "problems": "bilevel.problems",
+    "rates": "bilevel.rates",
+    "rules": "bilevel.rules",
+    "solvers": "bilevel.solvers",
+    "theory": "bilevel.theory",  # TODO testing, once it is there
+    "trackers": "bilevel.trackers",
+    "weightings": "bilevel.weightings",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Imports a public name when it is first used, and keeps it."""
+    if name in _SUBMODULES:
+        found = importlib.import_module(_SUBMODULES[name])
+    elif name in _MODULE_OF:
+        found = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+    globals()[name] = found
+    return found
+
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]  # what users look for, without the modules it is made of
+    return [*__all__, "__version__"]  # the public names only
 
 
 __all__ = [
-    *solvers.__all__,
+    "ALSET",
+    "BSA",
+    "F2SA",
+    "FSLA",
+    "GDA",
+    "MASOBA",
+    "MMB",
+    "MORMASOBA",
+    "MRBO",
+    "SABA",
+    "SOBA",
+    "SPABA",
+    "SRBA",
+    "STABLE",
+    "SUSTAIN",
+    "TRMAML",
+    "TTSA",
+    "VRBO",
+    "AmIGO",
     "Comparison",
     "Cost",
     "Generator",
+    "Grid",
+    "HiBSA",
+    "Info",
+    "MORBiT",
     "MinMaxProblem",
     "MultiBlockProblem",
     "Problem",
     "Result",
     "Results",
+    "Solver",
+    "StocBiO",
+    "Tandem",
     "Task",
     "adapt",
     "certify",
     "check_hypergradient",
     "check_problem",
+    "check_result",
     "compare",
     "constraints",
     "cost",
     "datasets",
     "hypergradients",
+    "leaf",
     "load",
     "minmax",
+    "part",
     "plot",
     "problems",
+    "rates",
     "recommended",
     "rules",
     "solve",

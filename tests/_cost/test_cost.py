@@ -18,7 +18,7 @@ X, Y_SIZE = jnp.ones(2), 3
 
 
 def quadratics(tasks=2):
-    return bl.problems.random_quadratics(0, tasks=tasks, x_size=2, y_size=Y_SIZE)
+    return bl.problems.random_quadratics(0, tasks=tasks, x_size=2, y_size=Y_SIZE).problem
 
 
 def found(tally, times):

@@ -179,7 +179,7 @@ def test_history_starts_at_the_start():
 def test_history_is_evaluated_every_so_many_steps_and_at_the_end():
     history = run(steps=25, every=10).history
     np.testing.assert_array_equal(history.step, [0, 10, 20, 25])
-    assert len(history) == 4
+    assert history.evaluations == 4
     for name in ("validation", "test", "weights", "lower_rate"):
         assert getattr(history, name).shape == (4, 3)
     for name in ("seconds", "direction_norm", "upper_rate", "weights_rate", "worst", "mean"):

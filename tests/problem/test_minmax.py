@@ -324,7 +324,7 @@ def test_a_result_can_be_shown_kept_and_tabulated(tmp_path):
     again = bl.load(tmp_path / "run.safetensors")
     assert again.summary() == result.summary()
     assert dict(again.y) == dict(result.y)
-    assert len(result.to_dataframe()) == 4 * len(result.history)
+    assert len(result.to_dataframe()) == 4 * result.history.evaluations
     result.plot(tmp_path / "run.png")
 
 

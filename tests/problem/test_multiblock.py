@@ -142,7 +142,7 @@ def test_a_result_can_be_shown_kept_and_tabulated(tmp_path):
     again = bl.load(tmp_path / "run.safetensors")
     assert again.summary() == result.summary()
     np.testing.assert_array_equal(again.y["task 0"]["dual"], result.y["task 0"].dual)
-    assert len(result.to_dataframe()) == 2 * len(result.history)
+    assert len(result.to_dataframe()) == 2 * result.history.evaluations
 
 
 @pytest.mark.parametrize(

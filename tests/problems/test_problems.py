@@ -4,6 +4,7 @@ import re
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import bilevel as bl
@@ -90,3 +91,31 @@ def test_multitask_takes_stacks():
     assert ready.problem.size == 3
     assert ready.x["w"].shape == (3,)
     assert ready.x["w"].dtype == jnp.asarray(STACK.train[0]).dtype
+
+
+@pytest.mark.parametrize("make", [hyperparameters, auc, multitask])
+@pytest.mark.parametrize("role", ["train", "validation", "test"])
+def test_labels_that_are_not_signs(make, role):
+    """With labels 0 and 1 the rows of label 0 would have a constant logistic loss. The last task is checked too."""
+    zeros = bl.Task(**{"train": ROWS, "validation": ROWS, "test": ROWS, role: (ROWS[0], (SIGNS + 1) / 2)}, name="zeros")
+    said = f"{make.__name__}(tasks=...): task 'zeros' has the {role} label 0; it needs labels -1 and 1."
+    with pytest.raises(ValueError, match=re.escape(said)):
+        make([TASK, zeros])
+    eight = tuple(np.concatenate([a, a]) for a in ROWS)  # rows enough for the default batches
+    assert make([bl.Task(eight, eight)]).problem.size == 1
+
+
+def test_multitask_takes_any_targets_with_another_error():
+    task = bl.Task((ROWS[0], 3 * SIGNS), (ROWS[0], 3 * SIGNS))
+    assert multitask(task, error=optax.squared_error).problem.size == 1
+    with pytest.raises(ValueError, match=re.escape("multitask(tasks=...): task 0 has the train label 3; it needs")):
+        multitask(task)
+
+
+@pytest.mark.parametrize("make", [lambda: random_quadratics(0, tasks=2), lambda: hyperparameters(TASK, 4, 2, 2)])
+def test_ready_problems_are_a_problem_and_a_start(make):
+    ready = make()
+    assert isinstance(ready, bl.problems.Ready)
+    problem, x = ready
+    losses = problem.validation_losses(x, tuple(group.y for group in problem.groups))
+    assert losses.shape == (problem.size,)

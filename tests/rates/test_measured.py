@@ -60,7 +60,7 @@ def test_random_quadratics(seed):
     x_scale, loss_scale = 10.0 ** generator.uniform(-3, 3, size=2)
     problem = bl.problems.random_quadratics(
         seed, lower_condition=lower, upper_condition=upper, x_scale=x_scale, loss_scale=loss_scale
-    )
+    ).problem
     result = solve(problem, jnp.array(x_scale * generator.normal(size=5)))
     optimum = optimal_worst_loss(problem, x_scale)
     assert optimum * (1 - 1e-6) <= result.worst <= 1.01 * optimum

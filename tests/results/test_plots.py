@@ -101,6 +101,17 @@ def test_without_test_data_none_are_drawn():
     assert texts(panel(figure, "tasks").get_legend()) == ["validation"]
 
 
+def test_an_axis_names_the_losses_that_are_drawn():
+    """Over a test curve no axis says "validation"."""
+    assert panel(bl.plot(result()), "losses").get_ylabel() == "loss"
+    assert panel(bl.plot(result(test=False)), "losses").get_ylabel() == "validation loss"
+    assert panel(bl.plot(result(["only"], test=False)), "losses").get_ylabel() == "validation loss"
+    assert panel(bl.plot([result(), result(test=False)]), "worst").get_ylabel() == "worst loss"
+    pair = bl.plot([result(test=False), result(test=False)])
+    assert panel(pair, "worst").get_ylabel() == "worst validation loss"
+    assert panel(pair, "mean").get_ylabel() == "mean validation loss"
+
+
 def test_over_seeds_the_line_is_the_median_and_the_band_the_quantiles():
     runs = several(5)
     axes = panel(bl.plot(runs), "losses")
@@ -401,5 +412,5 @@ def test_a_place_where_no_figure_can_be(tmp_path, monkeypatch):
     with pytest.raises(TypeError, match=r"plot\(path=3\): it needs the name of a file\."):
         bl.plot(result(), 3)
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(PermissionError, match=r"plot\(path='.*a\.png'\): it may not be written\."):
+    with pytest.raises(PermissionError, match=r"plot\(path='.*a\.png'\): there is no permission to write it\."):
         bl.plot(result(), tmp_path / "a.png")

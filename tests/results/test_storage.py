@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tracemalloc
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -39,11 +40,14 @@ def task(name, size, seed):
     return bl.Task(train=train, validation=validation, test=test, name=name, y={"fit": np.zeros(size)})
 
 
+def problem(**batches):
+    return bl.Problem(upper, lower, [task(name, 2 + i % 2, i) for i, name in enumerate(NAMES)], **batches)
+
+
 @pytest.fixture(scope="module")
 def result():
-    problem = bl.Problem(upper, lower, [task(name, 2 + i % 2, i) for i, name in enumerate(NAMES)])
     solver = bl.MORBiT(0.01, 0.1, hypergradient=Direct())
-    return bl.solve(problem, solver, {"shift": jnp.ones(2)}, steps=7, every=2, seed=np.int64(3), progress=False)
+    return bl.solve(problem(), solver, {"shift": jnp.ones(2)}, steps=7, every=2, seed=np.int64(3), progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +85,8 @@ def assert_same(one, other):
         assert type(one) is type(other)
         one, other = [{f.name: getattr(value, f.name) for f in dataclasses.fields(value)} for value in (one, other)]
         if "problem" in one:
-            del one["problem"], other["problem"]
+            for fields in (one, other):
+                del fields["problem"], fields["stored"]
             one["solver"], other["solver"] = [
                 s if isinstance(s, str) else repr(s) for s in (one["solver"], other["solver"])
             ]
@@ -122,9 +127,7 @@ def test_a_result_comes_back_bit_for_bit(kind, request, tmp_path):
 
 def test_a_loaded_result_says_what_the_result_said(result, tmp_path):
     loaded = through(result, tmp_path / "r")
-    # Whether y lags can be told only with the problem at hand, which is not in the file.
-    assert loaded.summary() == str(loaded)
-    assert result.summary().startswith(loaded.summary())
+    assert loaded.summary() == str(loaded) == result.summary()
     assert loaded.summary().startswith("MORBiT (SimplexAscent): finished")
     assert (loaded.worst, loaded.mean, loaded.worst_task) == (result.worst, result.mean, result.worst_task)
     assert repr(loaded.history) == repr(result.history)
@@ -132,6 +135,52 @@ def test_a_loaded_result_says_what_the_result_said(result, tmp_path):
     assert_same(loaded.y[NAMES[2]], result.y[NAMES[2]])
     with pytest.raises(KeyError, match="no task is named 'west'"):
         loaded.y["west"]
+
+
+def test_a_loaded_result_keeps_the_findings_that_need_the_problem(result, tmp_path):
+    """Batches make a run noisy, and a file does not say that there were batches."""
+    average = dataclasses.replace(result.average, losses=result.last.losses / 2)
+    noisy = dataclasses.replace(result, problem=problem(lower_batch=2), average=average)
+    assert len(noisy.findings()) == 1
+    assert "The last iterate is noisy" in noisy.findings()[0]
+    loaded = through(noisy, tmp_path / "r")
+    assert loaded.findings() == bl.check_result(loaded) == noisy.findings()
+    assert through(loaded, tmp_path / "again").summary() == noisy.summary()
+
+
+def test_the_objective_is_the_weighting_of_the_solver_and_not_a_text_in_it(result, tmp_path):
+    class Plain:
+        """A solver without a weighting, whose text mentions one."""
+
+        def __repr__(self):
+            return "Plain(inner=Other(weighting=CVaR(0.5)))"
+
+    plain = dataclasses.replace(result, solver=Plain())
+    assert plain.objective is None
+    assert plain.summary().startswith("Plain: finished")
+    assert through(plain, tmp_path / "r").summary() == plain.summary()
+
+
+def test_a_file_of_version_0_1_0_is_read():
+    """It was written by bilevel 0.1.0, which kept neither the objective nor the findings."""
+    loaded = bl.load(Path(__file__).parent / "data" / "result-0.1.0.safetensors")
+    assert loaded.summary().splitlines() == [
+        "MORBiT (SimplexAscent): finished after 60 steps, 2.5 s.",
+        "iterate          worst        mean  test worst   test mean  worst task",
+        "last            1.8837      1.2544      2.9792      1.5851  north",
+        "best            1.3945      1.3861      2.3545      1.5136  north",
+        "random          2.1814      1.2598      3.3508      1.7014  north",
+        "average         1.6827      1.2842       2.725      1.5351  north",
+        "largest weights: north 1.000, south 0.000",
+        *(f"- {sentence}" for sentence in loaded.findings()),
+    ]
+    cycling, rising = loaded.findings()
+    assert cycling.startswith("The weights cycle (one of them swings by 1.00)")
+    assert rising.startswith("The worst loss rose to 2.268 after 1.394 at step 21")
+    assert loaded.history.step.tolist() == list(range(0, 61, 3))
+    assert float(loaded.y["south"]["fit"]) == np.float32(0.11800074577331543)
+    assert loaded.x.keys() == {"shift"}
+    assert (loaded.seed, loaded.steps, loaded.history.evaluations) == (5, 60, 21)
 
 
 def test_a_loaded_result_can_be_saved_again(result, tmp_path):

@@ -19,7 +19,7 @@ from bilevel.weightings import SimplexAscent
 
 @pytest.mark.parametrize("weights", [[0.3, 0.7, 0.0], [1.0, 0.0, 0.0]])
 def test_one_gradient_has_the_direction_and_the_residuals(weights):
-    problem, x = bl.problems.random_quadratics(0, tasks=3, x_size=2, y_size=3), jnp.ones(2)
+    problem, x = bl.problems.random_quadratics(0, tasks=3, x_size=2, y_size=3).problem, jnp.ones(2)
     y, v = (jax.random.normal(jax.random.key(k), (3, 3)) for k in (1, 2))
     upper, samples = Upper(Tracked(lr=0.1)), problem.draw_upper(jax.random.key(3))
     seen, residuals = upper.both(problem, x, (y,), jnp.array(weights), (Solved(v),), samples)

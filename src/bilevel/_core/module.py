@@ -92,7 +92,8 @@ def _text(self: Any) -> str:
 def part(cls: type[T]) -> type[T]:
     """Makes `cls` a frozen dataclass and registers it as a pytree.
 
-    A class with an `__init__` or `__repr__` of its own keeps it; such an `__init__` sets the fields with `assign`.
+    A class with an `__init__` or `__repr__` of its own keeps it; such an `__init__` sets the fields with `assign`, and
+    such a class compares by identity.
 
     >>> @part
     ... class Halve:
@@ -104,7 +105,7 @@ def part(cls: type[T]) -> type[T]:
     True
     """
     own_init, own_repr = "__init__" in vars(cls), "__repr__" in vars(cls)
-    cls = dataclasses.dataclass(frozen=True, repr=False, init=not own_init)(cls)
+    cls = dataclasses.dataclass(frozen=True, repr=False, init=not own_init, eq=not own_init)(cls)
     if not own_repr:
         cls.__repr__ = _text  # type: ignore[method-assign]
     fields = [_Field(f) for f in dataclasses.fields(cls)]  # type: ignore[arg-type]

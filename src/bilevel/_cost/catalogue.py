@@ -75,7 +75,7 @@ def count(entry: Entry) -> Cost | None:
     if entry.card.problem != "bilevel":
         return None
     plain = getattr(solvers, entry.name)()
-    return cost(_with_rates(plain), random_quadratics(0, 2, X_SIZE, Y_SIZE), jnp.ones(X_SIZE), steps=STEPS)
+    return cost(_with_rates(plain), random_quadratics(0, 2, X_SIZE, Y_SIZE).problem, jnp.ones(X_SIZE), steps=STEPS)
 
 
 def _with_rates(solver: Any) -> Any:

@@ -56,7 +56,7 @@ class Record:
         history = result.history
         n = history.validation.shape[1] if seen is None else seen
         test = np.full_like(history.validation, np.nan) if history.test is None else history.test
-        unseen = test[:, n:] if n < test.shape[1] else np.full((len(history), 1), np.nan)
+        unseen = test[:, n:] if n < test.shape[1] else np.full((history.evaluations, 1), np.nan)
         values = (
             *(history.step, history.seconds),
             *(history.validation[:, :n].max(axis=1), history.validation[:, :n].mean(axis=1)),

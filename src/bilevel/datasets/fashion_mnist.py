@@ -1,8 +1,8 @@
 """FashionMNIST: 70,000 grey images of clothes, 28 x 28 pixels, in ten classes.
 
 Source: Zalando Research, MIT licence. Reference: Xiao, Rasul, Vollgraf, "Fashion-MNIST: a novel image dataset for
-benchmarking machine learning algorithms", arXiv 1708.07747, 2017. The data are not part of this package: they are
-looked for on this machine, and downloaded once where they are not.
+benchmarking machine learning algorithms", arXiv 1708.07747, 2017. The data are not part of this package: they are read
+from this machine if they are found there, and otherwise downloaded once.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class FashionMNIST(NamedTuple):
 def fashion_mnist(folder: str | os.PathLike | None = None) -> FashionMNIST:
     """The whole dataset, checked by shape and checksum.
 
-    It is taken from `folder` if one is given; otherwise from the first of these that there is: the folder fashion-mnist
-    in the one that the environment variable BILEVEL_DATA names, that of Debian's package dataset-fashion-mnist, our
-    cache, and a download from openml.org (30 MB, kept in the cache; it needs `pip install 'bilevel[download]'`).
+    It is read from `folder` if one is given; otherwise from the first of these that exists: the folder fashion-mnist in
+    the one that the environment variable BILEVEL_DATA names, that of Debian's package dataset-fashion-mnist, our cache,
+    and a download from openml.org (30 MB, kept in the cache; it needs `pip install 'bilevel[download]'`).
 
     Args:
         folder: holds the four files of the original, such as train-images-idx3-ubyte.gz.
@@ -121,9 +121,9 @@ def _task(data: FashionMNIST, first: int, second: int, generator: np.random.Gene
     def take(images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return images[index], (labels[index] == second).astype(np.int32)
 
-    train, held = data[:2], data[2:]
-    halves = np.split(generator.permutation(rows(*held)), 2)
-    parts = [take(*train, rows(*train)), *(take(*held, half) for half in halves)]
+    train, held_out = data[:2], data[2:]
+    halves = np.split(generator.permutation(rows(*held_out)), 2)
+    parts = [take(*train, rows(*train)), *(take(*held_out, half) for half in halves)]
     return Task(*parts, name=f"{CLASSES[first]} or {CLASSES[second]}")
 
 
@@ -193,7 +193,7 @@ def _download(target: Path, fetch: Callable | None = None) -> None:
             found = fetch("Fashion-MNIST", version=1, as_frame=False, parser="liac-arff")
         except ImportError as error:
             raise FileNotFoundError(
-                said.format("pip install 'bilevel[download]' brings what is needed for that")
+                said.format("pip install 'bilevel[download]' installs what a download needs")
             ) from error
         except Exception as error:  # whatever a network, a proxy or a parser raises
             raise FileNotFoundError(said.format(f"{type(error).__name__}: {error}")) from error
@@ -208,4 +208,4 @@ def _download(target: Path, fetch: Callable | None = None) -> None:
         unfinished = target / f"{part.file}.{os.getpid()}"
         with gzip.open(unfinished, "wb", compresslevel=6) as file:
             file.write(head + array.tobytes())
-        unfinished.replace(target / part.file)  # at once, so that a reader never sees a part of it
+        unfinished.replace(target / part.file)  # atomically, so that a reader never sees an incomplete file

@@ -42,8 +42,8 @@ def letter_pairs(tasks: int = 16, seed: int = 0, pairs: list[str] | None = None,
     Args:
         tasks: how many of the 325 pairs, drawn without repetition.
         seed: of the pairs and of the splits.
-        pairs: these pairs instead, as in ["AB", "QO"].
-        rows: keep so many rows of each pair, so that all tasks are of one size; None = all, 1,468 to 1,618 of them.
+        pairs: use these pairs instead, as in ["AB", "QO"].
+        rows: keep this many rows of each pair, so that all tasks have the same size; None = all, 1,468 to 1,618.
 
     Rows are (features scaled to [-1, 1], label -1 or 1); a task's name is its pair.
 

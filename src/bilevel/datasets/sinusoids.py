@@ -7,7 +7,7 @@ et al., ICLR 2023, appendix C.1.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,18 +18,18 @@ from bilevel.problem.task import Task
 
 EASY, HARD = (0.1, 1.05), (4.95, 5.0)  # ranges of the amplitude
 REACH = 5.0  # t lies in [-REACH, REACH]
-GRID = 100  # points that a loss is measured on
+GRID = 100  # points of the test rows
 
 
 class Wave(NamedTuple):
     """a sin(frequency t - phase)."""
 
-    amplitude: Any
-    frequency: Any
-    phase: Any
+    amplitude: float | jax.Array
+    frequency: float | jax.Array
+    phase: float | jax.Array
 
-    def at(self, t: Any) -> Any:
-        """Its value."""
+    def at(self, t: jax.Array) -> jax.Array:
+        """Its value at t."""
         return self.amplitude * jnp.sin(self.frequency * t - self.phase)
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 import jax
 
 from bilevel._core import values
-from bilevel._core.module import leaf, part, set_fields, static
+from bilevel._core.module import leaf, part, assign, static
 from bilevel.constraints.base import Constraint
 from bilevel.problem.base import BaseProblem, common_fields
 from bilevel.problem.group import Group, TaskView
@@ -184,7 +184,7 @@ class MinMaxProblem(BaseProblem):
         own, function = [_single_level(task) for task in as_list(owner, tasks)], WithoutY(loss)
         batches = Batches(batch, batch, [("batch", role) for role in objective.roles])
         stacked = stack_tasks(owner, own, function, function, batches)
-        set_fields(self, **common_fields(owner, stacked, constraint), objective=objective)
+        assign(self, **common_fields(owner, stacked, constraint), objective=objective)
 
     def starting_y(self, y: Any, key: jax.Array) -> PerTask[Any]:
         """Nothing, for every group: y must be None."""

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bilevel._core.module import leaf, part, set_fields, static
+from bilevel._core.module import leaf, part, assign, static
 from bilevel.constraints import Unconstrained
 from bilevel.constraints.base import Constraint
 from bilevel.problem import initial_point
@@ -111,7 +111,7 @@ class MultiBlockProblem(BaseProblem):
             raise TypeError(f"{owner}(dual_constraint=...) got {dual_constraint!r}: it needs one of bl.constraints.")
         own, batches = [_with_dual(task) for task in as_list(owner, tasks)], Batches(lower_batch, upper_batch)
         stacked = stack_tasks(owner, own, WithDual(upper), WithoutDual(lower), batches)
-        set_fields(
+        assign(
             self,
             **common_fields(owner, stacked, constraint),
             dual=initial_point.arrays(dual, f"{owner}(dual)"),

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from bilevel._core.module import leaf, part, set_fields, static
+from bilevel._core.module import leaf, part, assign, static
 from bilevel.constraints.base import Constraint
 from bilevel.problem import initial_point
 from bilevel.problem.base import BaseProblem, common_fields
@@ -69,7 +69,7 @@ class Problem(BaseProblem):
             if not callable(function):
                 raise TypeError(f"Problem({name}=...) got {function!r}: it needs a function of (x, y, batch).")
         stacked = stack_tasks("Problem", tasks, upper, lower, Batches(lower_batch, upper_batch))
-        set_fields(self, **common_fields("Problem", stacked, constraint))
+        assign(self, **common_fields("Problem", stacked, constraint))
 
     def starting_y(self, y: Any, key: jax.Array) -> PerTask[Any]:
         """As `initial_point.lower_points` has it."""

@@ -22,32 +22,35 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bilevel.constraints import Box
 from bilevel.problem.checks import check_count
 from bilevel.problem.multiblock import MultiBlockProblem
-from bilevel.problem.task import Task
-from bilevel.problems.hyperparameters import Ready
-from bilevel.problems.rows import check_callable, check_strength, listed, points_of
+from bilevel.problem.stacking import Task
+from bilevel.problems.ready import Ready
+from bilevel.problems.rows import check_callable, check_signs, check_strength, listed, points_of
+
+Weights = dict[str, jax.Array]  # of x: W, a and b; of a head y: w and b
+Rows = dict[str, jax.Array]  # point, sign, share (p_i) and task (i)
 
 
 @dataclasses.dataclass(frozen=True)
 class AUCModel:
-    """The two losses; rows are dicts of point, sign, share (p_i) and task (i)."""
+    """The two losses; x and y are dicts of arrays, and so are rows."""
 
     activation: Callable[[jax.Array], jax.Array]
     penalty: float
 
-    def scores(self, x: Any, y: Any, points: jax.Array) -> jax.Array:
+    def scores(self, x: Weights, y: Weights, points: jax.Array) -> jax.Array:
         """h of each row."""
         return self.activation(points @ x["W"]) @ y["w"] + y["b"]
 
-    def upper(self, x: Any, dual: jax.Array, y: Any, batch: Any) -> jax.Array:
+    def upper(self, x: Weights, dual: jax.Array, y: Weights, batch: Rows) -> jax.Array:
         """The min-max form of the square surrogate."""
         h, share = self.scores(x, y, batch["point"]), batch["share"]
         positive = (batch["sign"] > 0).astype(h.dtype)
@@ -57,15 +60,15 @@ class AUCModel:
         gap = h * (share * negative - (1 - share) * positive)
         return jnp.mean(spread + 2 * (1 + dual) * gap + share * (1 - share) * (1 - dual**2))
 
-    def lower(self, x: Any, y: Any, batch: Any) -> jax.Array:
+    def lower(self, x: Weights, y: Weights, batch: Rows) -> jax.Array:
         """The regularised logistic loss."""
         h = self.scores(x, y, batch["point"])
         ridge = self.penalty * (jnp.sum(y["w"] ** 2) + y["b"] ** 2)
         return jnp.mean(jax.nn.softplus(-batch["sign"] * h)) + ridge
 
 
-def area_under_curve(scores: Any, signs: Any) -> float:
-    """The share of pairs of a positive and a negative row that the scores rank rightly; ties count half.
+def area_under_curve(scores: ArrayLike, signs: ArrayLike) -> float:
+    """The share of pairs of a positive and a negative row that the scores put in the right order; ties count half.
 
     >>> area_under_curve([0.1, 0.4, 0.4, 0.9], [-1, -1, 1, 1])
     0.875
@@ -89,7 +92,7 @@ def auc(
     lower_batch: int | None = None,
     upper_batch: int | None = None,
     seed: int = 0,
-) -> Ready:
+) -> Ready[MultiBlockProblem, Weights]:
     """Multi-task AUC maximisation, for `bl.MMB`.
 
     Args:
@@ -110,6 +113,7 @@ def auc(
     first = jnp.asarray(points_of("auc", tasks[0]))
     dtype, d = first.dtype, first.shape[1]
     y = {"w": jnp.zeros(features, dtype), "b": jnp.zeros((), dtype)}
+    check_signs("auc", tasks)
     own = []
     for i, task in enumerate(tasks):
         roles = {role: getattr(task, role) for role in ("train", "validation", "test")}
@@ -130,12 +134,12 @@ def auc(
     return Ready(problem, x)
 
 
-def _rows(data: Any, i: int, role: str, dtype: Any) -> dict[str, jax.Array]:
-    """Rows that know their task and its share of positive labels."""
+def _rows(data: tuple[ArrayLike, ArrayLike], i: int, role: str, dtype: np.dtype) -> Rows:
+    """The rows of a task, with its number and its share of positive labels in each."""
     points, signs = data
     share = float(np.mean(np.asarray(signs) > 0))
     if not 0 < share < 1:
-        raise ValueError(f"auc(tasks=...): the {role} labels of task {i} are all alike; it needs both -1 and 1.")
+        raise ValueError(f"auc(tasks=...): the {role} labels of task {i} are all the same; it needs both -1 and 1.")
     rows = len(np.asarray(signs))
     return {
         "point": jnp.asarray(points, dtype),

@@ -9,24 +9,19 @@ shrinkage        ridge penalties: not quadratic in x, as hyperparameter optimisa
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bilevel.constraints import Box
 from bilevel.problem.problem import Problem
-from bilevel.problem.task import Task
+from bilevel.problem.stacking import Task
+from bilevel.problems.ready import Known
 
-
-class Known(NamedTuple):
-    """A problem, where to start, and what comes out."""
-
-    problem: Any  # a bl.Problem, or one of another kind
-    x: Any  # a starting point
-    solution: np.ndarray  # x*
-    weights: np.ndarray  # lambda*
-    value: float  # the worst loss at x*
+if TYPE_CHECKING:
+    from bilevel.constraints.sets import Constraint
 
 
 def squared_error(x, y, batch):
@@ -39,7 +34,7 @@ def slope_lower(x, y, batch):
     return jnp.mean(batch["curvature"] * (y - batch["slope"] * x) ** 2) / 2
 
 
-def opposed_slopes(curvatures: tuple[float, float] = (1.0, 2.0)) -> Known:
+def opposed_slopes(curvatures: tuple[float, float] = (1.0, 2.0)) -> Known[Problem, jax.Array]:
     """g_1 = a_1 (y - x)^2 / 2, f_1 = (y - 2)^2 / 2 and g_2 = a_2 (y - 2x)^2 / 2, f_2 = (y + 1)^2 / 2.
 
     Then l_1 = (x - 2)^2 / 2 and l_2 = (2x + 1)^2 / 2, which tie at x* = 1/3 with weights (2/3, 1/3).
@@ -122,11 +117,11 @@ def _ball_tasks(rows: int, noise: float, seed: int) -> list[Task]:
     return tasks
 
 
-def _start() -> Any:
+def _start() -> jax.Array:
     return jnp.array([-1.0, 3.0])
 
 
-def enclosing_ball(constraint: Any = None) -> Known:
+def enclosing_ball(constraint: Constraint | None = None) -> Known[Problem, jax.Array]:
     """l_i(x) = |x - p_i|^2 / 2 for p = (0,0), (4,0), (1,3), (2,2), through y_i* = B_i x of dimension 2, 3, 4, 5.
 
     The solution is the centre (2, 1) of the circle through the first three points; the weights are its barycentric
@@ -136,7 +131,7 @@ def enclosing_ball(constraint: Any = None) -> Known:
     return Known(problem, _start(), np.array([2.0, 1.0]), np.array([1 / 4, 5 / 12, 1 / 3, 0]), 5 / 2)
 
 
-def bounded_ball() -> Known:
+def bounded_ball() -> Known[Problem, jax.Array]:
     """`enclosing_ball` with x_1 <= 3/2, which is active: x* = (3/2, 1/2), weights (0, 5/6, 1/6, 0)."""
     ball = enclosing_ball(Box(-jnp.inf, jnp.array([1.5, jnp.inf])))
     return ball._replace(solution=np.array([1.5, 0.5]), weights=np.array([0, 5 / 6, 1 / 6, 0]), value=13 / 4)
@@ -148,7 +143,7 @@ def noisy_ball(
     lower_batch: int | None = 4,
     upper_batch: int | None = 4,
     seed: int = 0,
-) -> Known:
+) -> Known[Problem, jax.Array]:
     """`enclosing_ball` as finite sums: Hessians and linear terms differ from row to row, their means do not."""
     tasks = _ball_tasks(rows, noise, seed)
     problem = Problem(ball_upper, ball_lower, tasks, lower_batch=lower_batch, upper_batch=upper_batch)
@@ -160,7 +155,7 @@ def shrinkage_lower(x, y, batch):
     return jnp.mean((y - batch) ** 2 + jnp.exp(x) * y**2) / 2
 
 
-def shrinkage(x: float = 0.0) -> Known:
+def shrinkage(x: float = 0.0) -> Known[Problem, jax.Array]:
     """g = (y - c)^2 / 2 + e^x y^2 / 2 and f = (y - t)^2 / 2 for (c, t) = (1, 1), (2, 0).
 
     With s = 1 / (1 + e^x), y* = c s, and the tasks tie at s = 1/3: x* = ln 2, weights (2/3, 1/3).

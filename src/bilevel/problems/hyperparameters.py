@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,16 +25,12 @@ import numpy as np
 from bilevel.constraints import NonNegative
 from bilevel.problem.checks import check_count
 from bilevel.problem.problem import Problem
-from bilevel.problem.task import Task
-from bilevel.problems.rows import check_strength, listed, points_of
+from bilevel.problem.stacking import Task
+from bilevel.problems.ready import Ready
+from bilevel.problems.rows import check_signs, check_strength, listed, points_of
 from bilevel.problems.sincos import sincos
 
-
-class Ready(NamedTuple):
-    """A problem and where to start; the tasks bring their y, where they have one."""
-
-    problem: Any  # a bl.Problem, or one of another kind
-    x: Any
+Shared = dict[str, jax.Array]  # x: bandwidth and penalty
 
 
 class FourierLogistic:
@@ -44,14 +39,14 @@ class FourierLogistic:
     def __init__(self, W: jax.Array):
         self.W = W
 
-    def upper(self, x: Any, y: jax.Array, batch: Any) -> jax.Array:
+    def upper(self, x: Shared, y: jax.Array, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
         """The mean logistic loss."""
         points, signs = batch
-        phase = (points * x["bandwidth"]) @ self.W.T
+        phase = (points * x["bandwidth"][None]) @ self.W.T
         features = jnp.concatenate(sincos(phase), axis=1)
         return jnp.mean(jax.nn.softplus(-signs * (features @ y)))
 
-    def lower(self, x: Any, y: jax.Array, batch: Any) -> jax.Array:
+    def lower(self, x: Shared, y: jax.Array, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
         """The same with the weighted ridge penalty."""
         return self.upper(x, y, batch) + jnp.sum((x["penalty"] * y) ** 2)
 
@@ -70,7 +65,7 @@ def hyperparameters(
     bandwidth: float = 1.0,
     penalty: float = 0.1,
     seed: int = 0,
-) -> Ready:
+) -> Ready[Problem, Shared]:
     """The paper's hyperparameter optimisation for any binary tasks.
 
     Args:
@@ -87,6 +82,7 @@ def hyperparameters(
     check_strength("hyperparameters", "bandwidth", bandwidth)
     check_strength("hyperparameters", "penalty", penalty)
     first = points_of("hyperparameters", tasks[0])
+    check_signs("hyperparameters", tasks)
     d = first.shape[1]
     losses = _losses(frequencies, d, seed, str(jnp.asarray(first).dtype))
     W = losses.W

@@ -1,4 +1,4 @@
-"""Task-robust meta-learning: a starting point x from which every task, the worst too, learns in a step or a few.
+"""Task-robust meta-learning: a starting point x from which every task, even the worst, learns in one step or a few.
 
     F_i(x) = loss of task i on its validation rows at x - lr grad loss(x; its training rows)
 
@@ -9,27 +9,34 @@ Collins, Mokhtari, Shakkottai, "Task-robust model-agnostic meta-learning", NeurI
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
+
+import jax
 
 from bilevel.problem.minmax import Adapted, MinMaxProblem
-from bilevel.problem.task import Task
-from bilevel.problems.hyperparameters import Ready
+from bilevel.problem.stacking import Task
+from bilevel.problems.ready import Ready
+
+if TYPE_CHECKING:
+    from bilevel.constraints.sets import Constraint
+
+X = TypeVar("X")
 
 
 def maml(
-    loss: Callable,
+    loss: Callable[..., jax.Array],
     tasks: Sequence[Task],
-    x: Any,
+    x: X,
     lr: float,
     steps: int = 1,
     batch: int | None = None,
-    constraint: Any = None,
-) -> Ready:
-    """Meta-learning with any loss, for `bl.TRMAML` and its kin.
+    constraint: Constraint | None = None,
+) -> Ready[MinMaxProblem, X]:
+    """Meta-learning with any loss, for `bl.TRMAML` and the other solvers of `bl.MinMaxProblem`.
 
     Args:
         loss: loss(x, batch) of one task.
-        tasks: training rows to adapt on, validation rows to look at.
+        tasks: training rows to adapt on, validation rows to measure the loss on.
         x: where the shared starting point starts, for instance the parameters of a network.
         lr: of the tasks' own steps.
         steps: how many of them.

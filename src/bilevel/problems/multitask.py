@@ -16,15 +16,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from bilevel.problem.minmax import MinMaxProblem
-from bilevel.problem.task import Task
-from bilevel.problems.hyperparameters import Ready
-from bilevel.problems.rows import check_callable, check_strength, listed, points_of
+from bilevel.problem.stacking import Task, TaskStack
+from bilevel.problems.ready import Ready
+from bilevel.problems.rows import check_callable, check_signs, check_strength, listed, points_of
 
 Error = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -41,13 +40,15 @@ class LinearModel:
     error: Error
     penalty: float
 
-    def __call__(self, x: Any, batch: Any) -> jax.Array:
+    def __call__(self, x: dict[str, jax.Array], batch: tuple[jax.Array, jax.Array]) -> jax.Array:
         """The mean error plus the ridge."""
         points, targets = batch
         return jnp.mean(self.error(points @ x["w"] + x["b"], targets)) + self.penalty * jnp.sum(x["w"] ** 2)
 
 
-def multitask(tasks: Sequence[Task], error: Error = logistic, penalty: float = 1e-3, batch: int | None = None) -> Ready:
+def multitask(
+    tasks: Sequence[Task | TaskStack], error: Error = logistic, penalty: float = 1e-3, batch: int | None = None
+) -> Ready[MinMaxProblem, dict[str, jax.Array]]:
     """Minimax multi-task learning of a linear model.
 
     Args:
@@ -61,5 +62,7 @@ def multitask(tasks: Sequence[Task], error: Error = logistic, penalty: float = 1
     check_callable("multitask", "error", error, "(prediction, target)")
     check_strength("multitask", "penalty", penalty)
     points = jnp.asarray(points_of("multitask", tasks[0]))
+    if error is logistic:
+        check_signs("multitask", tasks)
     x = {"w": jnp.zeros(points.shape[-1], points.dtype), "b": jnp.zeros((), points.dtype)}
     return Ready(MinMaxProblem(LinearModel(error, penalty), tasks, batch=batch), x)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bilevel.problem.checks import check_count, is_positive
 from bilevel.problem.problem import Problem
-from bilevel.problem.task import Task
+from bilevel.problem.stacking import Task
+from bilevel.problems.ready import Ready
 from bilevel.problems.rows import check_strength
 
 
@@ -37,8 +39,8 @@ def random_quadratics(
     upper_condition: float = 10.0,
     x_scale: float = 1.0,
     loss_scale: float = 1.0,
-) -> Problem:
-    """n tasks with y_i* = B_i x and l_i(x) = loss_scale (B_i x - t_i)' C_i (B_i x - t_i) / 2.
+) -> Ready[Problem, jax.Array]:
+    """n tasks with y_i* = B_i x and l_i(x) = loss_scale (B_i x - t_i)' C_i (B_i x - t_i) / 2; x starts at zero.
 
     Args:
         seed: of everything random.
@@ -69,7 +71,7 @@ def random_quadratics(
         rows["A"].append(_hessian(generator, y_size, lower_condition))
         rows["B"].append(B / x_scale)
         rows["C"].append(loss_scale * np.eye(y_size))
-        # Targets within reach of x, and a part that no x can reach.
+        # A target that some x reaches, plus a part that no x can reach.
         rows["t"].append(B @ generator.normal(size=x_size) + 0.5 * generator.normal(size=y_size))
     data = {name: jnp.array(np.stack(values)[:, None]) for name, values in rows.items()}
     stack = Task.stack(
@@ -77,4 +79,4 @@ def random_quadratics(
         validation={name: data[name] for name in ("C", "t")},
         y=jnp.zeros((tasks, y_size)),
     )
-    return Problem(upper, lower, [stack])
+    return Ready(Problem(upper, lower, [stack]), jnp.zeros(x_size))

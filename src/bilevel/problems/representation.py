@@ -19,16 +19,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.typing import DTypeLike
 
 from bilevel._core import pytrees
 from bilevel.problem.checks import check_count
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Generator
-from bilevel.problem.task import Task
-from bilevel.problems.hyperparameters import Ready
+from bilevel.problem.stacking import Task
+from bilevel.problems.ready import Ready
 from bilevel.problems.rows import check_callable, check_strength, listed
 
 Network = Callable[[Any, jax.Array], jax.Array]  # (x, inputs) -> features, one row each
+Layers = list[Any]  # x of an MLP: one matrix a layer, or one dict of a matrix and a vector
 Loss = Callable[[jax.Array, jax.Array], jax.Array]  # (outputs, targets) -> one number
 
 
@@ -60,7 +62,7 @@ def length(y: jax.Array) -> jax.Array:
     return jnp.sqrt(jnp.sum(y**2) + 1e-12)
 
 
-def uniform(generator: np.random.Generator, shape: Any, inputs: int, dtype: Any) -> jax.Array:
+def uniform(generator: np.random.Generator, shape: int | tuple[int, ...], inputs: int, dtype: DTypeLike) -> jax.Array:
     """Numbers in +- 1 / sqrt(inputs)."""
     return jnp.asarray(generator.uniform(-1, 1, shape) / inputs**0.5, dtype)
 
@@ -88,7 +90,7 @@ class MLP:
     active: bool = True
     bias: bool = False
 
-    def init(self, seed: int = 0, dtype: Any = jnp.float32) -> list[Any]:
+    def init(self, seed: int = 0, dtype: DTypeLike = jnp.float32) -> Layers:
         """All entries uniform in +- 1 / sqrt(inputs), as the layers of PyTorch start, which the paper used."""
         generator = np.random.default_rng(seed)
         layers = []
@@ -97,7 +99,7 @@ class MLP:
             layers.append({"w": w, "b": b} if self.bias else w)
         return layers
 
-    def __call__(self, x: list[Any], inputs: jax.Array) -> jax.Array:
+    def __call__(self, x: Layers, inputs: jax.Array) -> jax.Array:
         """The features of a batch."""
         features = _rows(x, inputs)
         for i, layer in enumerate(x):
@@ -116,12 +118,12 @@ class Heads:
     ridge: float
     penalty: Callable[[jax.Array], jax.Array]
 
-    def upper(self, x: Any, y: jax.Array, batch: Any) -> jax.Array:
+    def upper(self, x: Any, y: jax.Array, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
         """The mean loss."""
         inputs, targets = batch
         return self.loss(self.network(x, inputs) @ y, targets)
 
-    def lower(self, x: Any, y: jax.Array, batch: Any) -> jax.Array:
+    def lower(self, x: Any, y: jax.Array, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
         """The same with the penalty of the head."""
         return self.upper(x, y, batch) + self.ridge * self.penalty(y)
 
@@ -146,7 +148,7 @@ def representation(
     seed: int = 0,
     network: Any = None,
     x: Any = None,
-) -> Ready:
+) -> Ready[Problem, Any]:
     """Representation learning with dense layers or any model; the defaults are the paper's for FashionMNIST.
 
     Args:
@@ -188,7 +190,7 @@ def representation(
     x = pytrees.hold_functions(x)
     features = jax.eval_shape(function, x, row).shape[1]
     generator = np.random.default_rng(seed + 1)
-    # All heads start alike, as the paper intends.
+    # All heads start at the same point, as the paper intends.
     y = uniform(generator, (features, outputs), features, jax.tree.leaves(x)[0].dtype)
     heads = _heads(function, loss, ridge, penalty)
     tasks = [dataclasses.replace(task, y=y) for task in tasks]
@@ -212,7 +214,7 @@ def _first_row(task: Task) -> jax.ShapeDtypeStruct:
     return jax.eval_shape(first)
 
 
-def _check_layers(layers: Any, row: jax.ShapeDtypeStruct) -> None:
+def _check_layers(layers: object, row: jax.ShapeDtypeStruct) -> None:
     """Sizes, two or more, the first of which is that of the inputs."""
     sizes = list(layers) if isinstance(layers, Iterable) else []
     if len(sizes) < 2 or not all(isinstance(s, (int, np.integer)) and s > 0 for s in sizes):
@@ -228,7 +230,7 @@ def _check_layers(layers: Any, row: jax.ShapeDtypeStruct) -> None:
         )
 
 
-def sinusoid_regression(tasks: Sequence[Task], batch: int = 10, seed: int = 0, **options: Any) -> Ready:
+def sinusoid_regression(tasks: Sequence[Task], batch: int = 10, seed: int = 0, **options: Any) -> Ready[Problem, Any]:
     """The paper's sinusoids: 1 -> 80 -> 80 -> 10 with biases, linear heads, penalty 0.01 |y|, batches of 10."""
     paper = {"ridge": 0.01, "penalty": length, "active": False, "bias": True}
     layers = (1, 80, 80, 10)

@@ -1,4 +1,4 @@
-"""What the ready problems ask of their tasks and numbers, refused by name where it is not there."""
+"""What the ready problems need of their tasks and numbers; anything else is refused by the name of the argument."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from bilevel._core import values
+from bilevel.problem.checks import is_number
 from bilevel.problem.sources import Generator
-from bilevel.problem.task import Task, TaskStack
+from bilevel.problem.stacking import Task, TaskStack
 
 
 def listed(owner: str, tasks: Any, stacks: bool = False) -> list[Any]:
-    """Tasks, at least one: a ready problem looks into the first. Only one that gives them no y can take stacks."""
+    """Tasks, at least one, because the sizes are read from the first; stacks only where a problem sets no y."""
     tasks = [tasks] if isinstance(tasks, (Task, TaskStack)) else tasks
     if not isinstance(tasks, Iterable):
         raise TypeError(f"{owner}(tasks=...) got {type(tasks).__name__}: it needs a sequence of bl.Task.")
@@ -42,12 +42,30 @@ def points_of(owner: str, task: Task | TaskStack) -> Any:
     return rows[0]
 
 
-def check_strength(owner: str, name: str, value: Any, least: float = 0.0) -> None:
-    """A finite number, `least` or more."""
-    values.number(name, value, least=least, of=owner)
+def check_signs(owner: str, tasks: Iterable[Task | TaskStack]) -> None:
+    """A ValueError unless all labels are -1 or 1: with 0 and 1 the rows of label 0 would have a constant loss."""
+    for i, task in enumerate(tasks):
+        for role in ("train", "validation", "test"):
+            rows = getattr(task, role)
+            if not isinstance(rows, (tuple, list)) or len(rows) != 2:  # none, or drawn by a Generator
+                continue
+            labels = np.asarray(rows[1])
+            others = labels[np.abs(labels) != 1]
+            if others.size:
+                name = getattr(task, "name", None)
+                raise ValueError(
+                    f"{owner}(tasks=...): task {i if name is None else repr(name)} has the {role} label {others[0]:g}; "
+                    "it needs labels -1 and 1."
+                )
 
 
-def check_callable(owner: str, name: str, value: Any, takes: str) -> None:
-    """A function."""
+def check_strength(owner: str, name: str, value: float, least: float = 0.0) -> None:
+    """A ValueError unless it is a finite number, `least` or more."""
+    if not is_number(value) or not value >= least:
+        raise ValueError(f"{owner}({name}={value!r}): it needs a finite number, {least:g} or more.")
+
+
+def check_callable(owner: str, name: str, value: object, takes: str) -> None:
+    """A TypeError unless it is a function."""
     if not callable(value):
         raise TypeError(f"{owner}({name}=...) got {value!r}: it needs a function of {takes}.")

@@ -1,11 +1,13 @@
 """What a finished run shows that its user should know, each with a remedy.
 
     diverged           said by the run itself
-    cycling weights    the weights go round and round instead of settling: their rate is above what the lag allows
+    cycling weights    the weights circle instead of settling: their rate is above what the lag allows
     collapsed weights  one task has all the weight although another one is worse: the others were forgotten
     noisy end          batches are small: the average iterate is much better than the last
-    lagging y          the lower problems are far from solved, so that the losses that steer the run are not l_i(x)
     rising loss        the run ended well above where it had been
+
+All of these are read off the history and the iterates, in numpy: printing a result compiles nothing. Whether y lags
+behind x can only be told by solving the lower problems further, which `bilevel.check_result` does.
 
 The stability rule behind the first remedy: with m the smallest curvature of the weighted upper objective, s the size of
 the differences between the tasks' gradients and T the lag of y in steps, weights settle for rates below about
@@ -14,46 +16,42 @@ m / (s^2 (1 + T)), whatever the rate of x; above it they enter a cycle in which 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 
-from bilevel.problem.problem import Problem
-from bilevel.rates import curvature
+if TYPE_CHECKING:
+    from bilevel.results.result import Result
 
-Result = Any  # of `bilevel.result`, which asks here
-
-LAST = 0.5  # the part of a run that is looked at
-ENOUGH = 20  # evaluations without which nothing is said
+LAST = 0.5  # the part of a run that is examined
+ENOUGH = 20  # with fewer evaluations nothing is reported
 
 
-def findings(result: Result) -> list[str]:
-    """Sentences; none where nothing is wrong."""
-    looks = (cycling_weights, collapsed_weights, rising_loss, noisy_end, lagging_lower_level)
-    found = [look(result) for look in looks]
+def from_history(result: Result) -> list[str]:
+    """All findings that need no computation on the problem, as sentences; none where nothing is wrong."""
+    found = [check(result) for check in (cycling_weights, collapsed_weights, rising_loss, noisy_end)]
     return [sentence for sentence in found if sentence is not None]
 
 
 def _end(result: Result) -> tuple[np.ndarray, np.ndarray] | None:
     """Weights and validation losses along the last part of the run."""
-    start = int((1 - LAST) * len(result.history))
+    start = int((1 - LAST) * result.history.evaluations)
     weights, losses = result.history.weights[start:], result.history.validation[start:]
     moves = weights.shape[1] > 1 and np.ptp(result.history.weights, axis=0).max() > 0
     return (weights, losses) if len(weights) >= ENOUGH / 2 and moves else None
 
 
 def cycling_weights(result: Result) -> str | None:
-    """Weights that travel far and arrive nowhere."""
+    """Weights that move a lot from step to step and end near where they began."""
     end = _end(result)
     if end is None:
         return None
     weights, _ = end
-    # By the step, not by the evaluation: a cycle whose period divides the time between evaluations looks like rest.
-    travelled = result.history.weights_travel[-len(weights) :].sum()
-    arrived = np.abs(weights[-1] - weights[0]).sum()
+    # Step by step: a cycle whose period divides the time between evaluations looks constant at the evaluations.
+    travel = result.history.weights_travel[-len(weights) :].sum()
+    progress = np.abs(weights[-1] - weights[0]).sum()
     swing = max(result.history.weights_swing[-len(weights) :].max(), np.ptp(weights, axis=0).max())
-    if travelled > 3 and travelled > 3 * arrived and swing > 0.3:
+    if travel > 3 and travel > 3 * progress and swing > 0.3:
         return (
             f"The weights cycle (one of them swings by {swing:.2f}): give the weighting a smaller lr, or a "
             "pull to uniform, or take result.average."
@@ -95,39 +93,13 @@ def rising_loss(result: Result) -> str | None:
 
 
 def noisy_end(result: Result) -> str | None:
-    """A last iterate that noise has thrown well above the average one."""
+    """A last iterate whose worst loss is, because of noise, well above that of the average one."""
     if result.problem is None or not result.problem.draws or result.status == "diverged":
         return None
     last, average = result.last.worst, result.average.worst
     if last > average + 0.1 * abs(average):
         return (
-            f"The last iterate is noisy (worst loss {last:.4g}, on average {average:.4g}): take result.average, or "
-            "give larger batches or rates that decay."
-        )
-    return None
-
-
-@jax.jit
-def _settled_losses(problem: Problem, x: Any, y: tuple, key: jax.Array) -> jax.Array:
-    """The losses after a hundred careful lower steps on large batches."""
-    large = curvature.measuring(problem)
-    known = curvature.condition(large, x, y, key, curvature.unmeasured(y), 20)
-    return problem.validation_losses(x, curvature.settle(large, x, y, key, known, 100))
-
-
-def lagging_lower_level(result: Result) -> str | None:
-    """Losses that fall or rise a lot when the lower problems are solved further with x held still."""
-    problem = result.problem
-    if not isinstance(problem, Problem) or result.status == "diverged":  # loaded, or without a lower level
-        return None
-    after = np.asarray(_settled_losses(problem, result.x, result.y.stacked, jax.random.key(0)))
-    change = np.abs(after - result.losses)
-    scale = max(np.abs(result.losses).max(), np.abs(after).max())
-    i = int(change.argmax())
-    if change[i] > 0.2 * scale:
-        more = "more lower_steps, " if hasattr(result.solver, "lower_steps") else ""
-        return (
-            f"The lower level lags: a hundred more lower steps move the loss of task {result.y.names[i]!r} from "
-            f"{result.losses[i]:.4g} to {after[i]:.4g}. Give {more}a larger lower_lr or a smaller upper_lr."
+            f"The last iterate is noisy (its worst loss is {last:.4g}, that of the average iterate {average:.4g}): "
+            "take result.average, or give larger batches or rates that decay."
         )
     return None

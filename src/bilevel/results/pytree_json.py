@@ -2,7 +2,7 @@
 
 A structure is null, the path of a leaf, or {kind: [[key, child], ...]}. The kinds dict, list and tuple are restored as
 they were. Any other node of JAX's registry is of the kind node: a file cannot hold its class, so it is restored as a
-dict, or into an example that the user brings.
+dict, or into the structure of an example that the user gives.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import numpy as np
 from bilevel._core import pytrees
 
 Arrays = Mapping[str, np.ndarray]
+Structure = None | str | dict[str, list[list]]  # of a leaf, its path; of a node, {kind: [[key, child], ...]}
+Leaf = jax.Array | np.ndarray
 
 
-def describe(node: Any, path: str = "") -> Any:
+def describe(node: Any, path: str = "") -> Structure:
     """The structure of a pytree, its leaves in JAX's order.
 
     >>> describe({"w": 1.0, "b": [2.0, None]})
@@ -41,7 +43,7 @@ def describe(node: Any, path: str = "") -> Any:
     return {kind: [[key, describe(child, p)] for key, (_, child), p in zip(keys, children, below, strict=True)]}
 
 
-def paths(structure: Any) -> list[str]:
+def paths(structure: Structure) -> list[str]:
     """The paths of the leaves, in JAX's order."""
     if structure is None:
         return []
@@ -51,13 +53,13 @@ def paths(structure: Any) -> list[str]:
     return [path for _, child in children for path in paths(child)]
 
 
-def leaves(structure: Any, node: Any, prefix: str) -> dict[str, Any]:
+def leaves(structure: Structure, node: Any, prefix: str) -> dict[str, Leaf]:
     """The leaves of a pytree by name: a prefix and the path."""
     return {prefix + path: leaf for path, leaf in zip(paths(structure), jax.tree.leaves(node), strict=True)}
 
 
-def restore(structure: Any, arrays: Arrays, prefix: str, example: Any = None) -> Any:
-    """The pytree whose leaves are so named; in the structure of an example, where there is one that fits."""
+def restore(structure: Structure, arrays: Arrays, prefix: str, example: Any = None) -> Any:
+    """The pytree whose leaves have these names; in the structure of an example, where one is given."""
     if example is not None:
         named = [_as_jax(arrays[prefix + path]) for path in paths(structure)]
         return jax.tree.unflatten(jax.tree.structure(example), named)
@@ -70,17 +72,19 @@ def restore(structure: Any, arrays: Arrays, prefix: str, example: Any = None) ->
     return {"list": list, "tuple": tuple}[kind](restored.values()) if kind in ("list", "tuple") else restored
 
 
-def _as_jax(array: np.ndarray) -> Any:
-    """A JAX array, unless JAX would round it: float64 stays with numpy where 64 bits are not enabled."""
+def _as_jax(array: np.ndarray) -> Leaf:
+    """A JAX array, unless JAX would round it: float64 stays a numpy array where 64 bits are not enabled."""
     return jnp.asarray(array) if jax.dtypes.canonicalize_dtype(array.dtype) == array.dtype else array
 
 
-def check_fit(argument: str, example: Any, structure: Any, arrays: Arrays, prefix: str, stacked: bool = False) -> None:
+def check_fit(
+    argument: str, example: Any, structure: Structure, arrays: Arrays, prefix: str, stacked: bool = False
+) -> None:
     """A ValueError unless an example has the structure and the shapes of what the file holds."""
     shapes = [arrays[prefix + path].shape[stacked:] for path in paths(structure)]
     if describe(example) == structure and [np.shape(leaf) for leaf in jax.tree.leaves(example)] == shapes:
         return
-    held = restore(structure, arrays, prefix)
-    held = pytrees.describe(jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[stacked:], a.dtype), held))
+    stored = restore(structure, arrays, prefix)
+    stored = pytrees.describe(jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[stacked:], a.dtype), stored))
     got = pytrees.describe(jax.tree.map(lambda a: a if hasattr(a, "dtype") else np.asarray(a), example))
-    raise ValueError(f"load({argument}=...) got {got}, which does not fit what the file holds: {held}.")
+    raise ValueError(f"load({argument}=...) got {got}, which does not fit what the file holds: {stored}.")

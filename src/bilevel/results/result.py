@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bilevel.problem.problem import Grouped
 from bilevel.problem.task_names import TaskValues
+from bilevel.results import findings
+from bilevel.results.history import History
 
 if TYPE_CHECKING:
     import pandas
@@ -53,48 +54,18 @@ class Iterate:
         return None if self.test_losses is None else float(np.mean(self.test_losses))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class History:
-    """The run as it was evaluated: arrays whose first axis is the evaluations, the start first.
+class Stored(NamedTuple):
+    """What a file says of the parts of a run that it does not hold, its solver and its problem."""
 
-    Losses are on all the data of each task. Rates and `direction_norm` (root mean square since the last evaluation) are
-    what the steps used; they are NaN at the start.
-    """
-
-    step: np.ndarray
-    seconds: np.ndarray
-    validation: np.ndarray  # (evaluations, tasks)
-    test: np.ndarray | None  # (evaluations, tasks)
-    weights: np.ndarray  # (evaluations, tasks)
-    direction_norm: np.ndarray
-    upper_rate: np.ndarray
-    lower_rate: np.ndarray  # (evaluations, tasks); NaN where there is no lower level
-    weights_rate: np.ndarray
-    weights_travel: np.ndarray  # how far the weights went since the last evaluation, sum of |changes| step by step
-    weights_swing: np.ndarray  # the largest range that one weight took since the last evaluation
-
-    @property
-    def worst(self) -> np.ndarray:
-        """The largest validation loss at each evaluation."""
-        return self.validation.max(axis=1)
-
-    @property
-    def mean(self) -> np.ndarray:
-        """The mean validation loss at each evaluation."""
-        return self.validation.mean(axis=1)
-
-    def __len__(self) -> int:
-        return len(self.step)
-
-    def __repr__(self) -> str:
-        return f"History({len(self)} evaluations, steps {self.step[0]} to {self.step[-1]})"
+    objective: str | None
+    findings: tuple[str, ...] | None  # None: the file is of a version that did not keep them
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Result:
     """The end of a run, and other iterates of it.
 
-    `x`, `y`, `weights`, `losses`, `worst` and their kin are those of `last`.
+    `x`, `y`, `weights`, `losses`, `test_losses`, `worst`, `mean` and `worst_task` are those of `last`.
 
     Attributes:
         problem: what was solved; None where the result was loaded.
@@ -107,6 +78,7 @@ class Result:
         history: the run as it was evaluated.
         status: "finished", "stopped early", "interrupted" or "diverged".
         message: what happened, in a sentence.
+        stored: of a loaded result, what its file says of the solver and the problem; None = not loaded.
     """
 
     problem: Grouped | None = dataclasses.field(repr=False)
@@ -121,6 +93,7 @@ class Result:
     steps: int
     seconds: float
     seed: int
+    stored: Stored | None = dataclasses.field(default=None, repr=False)
 
     @property
     def x(self) -> Any:
@@ -162,40 +135,47 @@ class Result:
         """The name of the task with the largest validation loss."""
         return self.last.worst_task
 
+    @property
+    def objective(self) -> str | None:
+        """What moves the weights of the tasks: the name of the solver's weighting, None where it has none."""
+        if self.stored is not None:
+            return self.stored.objective
+        weighting = getattr(self.solver, "weighting", None)
+        return None if weighting is None else type(weighting).__name__
+
     def summary(self) -> str:
-        """The result in a few lines of text."""
+        """The result in a few lines of text, findings included; it computes nothing that takes time."""
         solver = self.solver
         name = solver.partition("(")[0].split(".")[-1] if isinstance(solver, str) else type(solver).__name__
-        title = f"{name}{self._objective()}"
+        title = name if self.objective is None else f"{name} ({self.objective})"
         lines = [
             f"{title}: {self.status} after {self.steps} steps, {self.seconds:.1f} s. {self.message}".rstrip(),
             f"{'iterate':<10}{'worst':>12}{'mean':>12}"
             + ("" if self.last.test_losses is None else f"{'test worst':>12}{'test mean':>12}")
             + "  worst task",
         ]
-        for name in ("last", "best", "random", "average"):
-            it: Iterate = getattr(self, name)
-            numbers = [it.worst, it.mean, it.test_worst, it.test_mean]
+        iterates = {"last": self.last, "best": self.best, "random": self.random, "average": self.average}
+        for name, iterate in iterates.items():
+            numbers = [iterate.worst, iterate.mean, iterate.test_worst, iterate.test_mean]
             cells = "".join(f"{number:>12.5g}" for number in numbers if number is not None)
-            lines.append(f"{name:<10}{cells}  {it.worst_task}")
-        heavy = np.argsort(-self.weights, kind="stable")[:5]
-        said = ", ".join(f"{self.y.names[int(i)]} {self.weights[i]:.3f}" for i in heavy)
-        lines.append(f"largest weights: {said}")
+            lines.append(f"{name:<10}{cells}  {iterate.worst_task}")
+        largest = np.argsort(-self.weights, kind="stable")[:5]
+        weights = ", ".join(f"{self.y.names[int(i)]} {self.weights[i]:.3f}" for i in largest)
+        lines.append(f"largest weights: {weights}")
         lines.extend(f"- {sentence}" for sentence in self.findings())
         return "\n".join(lines)
 
-    def _objective(self) -> str:
-        """What the weights of the tasks do, in brackets: most solvers average unless they are told otherwise."""
-        found = re.search(r"\bweighting=(\w+)\(", str(self.solver))
-        return f" ({found[1]})" if found else ""
-
     def findings(self) -> list[str]:
-        """What the run shows that should be known, each with a remedy: cycling or forgotten tasks, a lagging y, ..."""
-        from bilevel.results.findings import findings
+        """What the history and the iterates show that should be known, each with a remedy.
 
-        return findings(self)
+        Cycling weights, forgotten tasks, a loss that rose, a noisy end. It computes nothing on the problem;
+        `bl.check_result` also solves the lower problems further, and says whether y lags behind x.
+        """
+        if self.stored is not None and self.stored.findings is not None:
+            return list(self.stored.findings)
+        return findings.from_history(self)
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the result to one file, which `bilevel.load` reads: all of it but the problem and its functions.
 
         The arrays are in the safetensors format, the rest is JSON in its metadata; nothing in the file can run code.
@@ -220,7 +200,7 @@ class Result:
         columns = {
             "step": np.repeat(history.step, tasks),
             "seconds": np.repeat(history.seconds, tasks),
-            "task": list(self.y.names) * len(history),
+            "task": list(self.y.names) * history.evaluations,
             "validation": np.asarray(history.validation, float).ravel(),
             "test": None if history.test is None else np.asarray(history.test, float).ravel(),
             "weight": np.asarray(history.weights, float).ravel(),
@@ -231,7 +211,7 @@ class Result:
         }
         return pandas.DataFrame({name: column for name, column in columns.items() if column is not None})
 
-    def plot(self, path: str | os.PathLike | None = None) -> Figure:
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draws the losses, the weights and the tasks, and saves the figure where a path is given; see `bl.plot`."""
         from bilevel.results.plots import plot
 
@@ -241,13 +221,13 @@ class Result:
         return self.summary()
 
 
-def load(path: str | os.PathLike, *, x: Any = None, y: Any = None) -> Result:
+def load(path: str | os.PathLike[str], *, x: Any = None, y: Any = None) -> Result:
     """Reads a result that `Result.save` wrote, bit for bit: all of it but the problem and its functions.
 
-    `problem` is None and `solver` is the text of the solver. Dicts, lists, tuples and None come back as they were. Any
-    other node of a pytree (a named tuple, a dataclass, a module) comes back as a dict with the names of its parts,
-    unless an example says what to put the arrays into. Arrays of x and y are JAX's; those that JAX would round (float64
-    where `jax_enable_x64` is off) stay numpy's.
+    `problem` is None, `solver` is the text of the solver, and the findings are those of the result that was saved.
+    Dicts, lists, tuples and None come back as they were. Any other node of a pytree (a named tuple, a dataclass, a
+    module) comes back as a dict with the names of its parts, unless an example says what to put the arrays into. Arrays
+    of x and y are JAX's; those that JAX would round (float64 where `jax_enable_x64` is off) stay numpy's.
 
     Args:
         path: of the file.
@@ -268,6 +248,4 @@ def load(path: str | os.PathLike, *, x: Any = None, y: Any = None) -> Result:
     """
     from bilevel.results import storage
 
-    fields = storage.read(path, x, y)
-    fields |= {name: Iterate(**fields[name]) for name in storage.ITERATES}
-    return Result(**fields | {"problem": None, "history": History(**fields["history"])})
+    return storage.read(path, x, y)

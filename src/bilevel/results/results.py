@@ -1,10 +1,11 @@
-"""Several runs of one kind: a sequence of results, and what they say together."""
+"""Several runs of one kind: a sequence of results, and statistics over them."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class Results(Sequence[Result]):
     def __getitem__(self, i: int) -> Result: ...
     @overload
     def __getitem__(self, i: slice) -> Results: ...
-    def __getitem__(self, i: Any) -> Any:
+    def __getitem__(self, i: int | slice) -> Result | Results:
         return Results(self._results[i]) if isinstance(i, slice) else self._results[i]
 
     def __len__(self) -> int:
@@ -56,15 +57,15 @@ class Results(Sequence[Result]):
 
     def band(self, of: Callable[[Result], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """(steps, values): `of(result)`, one number per evaluation, for every run, over the steps that all reached."""
-        length = min(len(result.history) for result in self)
-        longest = max(self, key=lambda result: len(result.history))
+        length = min(result.history.evaluations for result in self)
+        longest = max(self, key=lambda result: result.history.evaluations)
         return longest.history.step[:length], np.stack([of(result)[:length] for result in self])
 
     def summary(self) -> str:
         """The runs in a few lines of text: mean and standard deviation over the runs."""
-        states = {status: sum(r.status == status for r in self) for status in {r.status for r in self}}
-        said = ", ".join(f"{count} {status}" for status, count in sorted(states.items()))
-        lines = [f"{len(self)} runs ({said})"]
+        counts = Counter(result.status for result in self)
+        statuses = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+        lines = [f"{len(self)} runs ({statuses})"]
         for name in ("worst", "mean", "test_worst", "test_mean"):
             values = getattr(self, name)
             if np.all(np.isfinite(values)):
@@ -73,7 +74,7 @@ class Results(Sequence[Result]):
                 )
         return "\n".join(lines)
 
-    def plot(self, path: str | os.PathLike | None = None) -> Figure:
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draws the runs: medians, and bands from the 10 % to the 90 % quantile; see `bl.plot`."""
         from bilevel.results.plots import plot
 

@@ -2,7 +2,8 @@
 
 Nothing in such a file can run code, and any tool that reads safetensors can read the arrays: `last/x/...`,
 `last/y/0/...` (one number per group of like tasks, which are stacked), `last/weights`, `last/losses`, the same for
-`best`, `random` and `average`, and `history/validation` and its kin. The metadata holds two texts: `bilevel`, a JSON
+`best`, `random` and `average`, and
+`history/validation`, one array for each column of the history. The metadata holds two texts: `bilevel`, a JSON
 document, and `sha256`, the checksum of that document and all arrays.
 """
 
@@ -15,6 +16,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,29 +30,33 @@ import optax
 from bilevel._core import pytrees
 from bilevel.problem.task_names import Names, TaskValues
 from bilevel.results import pytree_json
+from bilevel.results.history import History
 from bilevel.results.pytree_json import Arrays
+from bilevel.results.result import Iterate, Result, Stored
 
 FORMAT, VERSION = "bilevel.result", 1  # a higher version is refused
 ITERATES = ("last", "best", "random", "average")
 FACTS = ("status", "message", "steps", "seconds", "seed")  # the fields that JSON holds as they are
 
-FilePath = str | os.PathLike
+FilePath = str | os.PathLike[str]
 
 
 # ------------------------------------------------------------------ a result
 
 
-def save(result: Any, path: FilePath) -> None:
+def save(result: Result, path: FilePath) -> None:
     """Writes a `Result`; see `Result.save`."""
-    target = Path(os.path.realpath(path))  # a link stays a link: what it points to is replaced
+    target = Path(os.path.realpath(path))  # the target of a symbolic link is replaced, not the link
     if target.is_dir():
         raise IsADirectoryError(f"save({str(path)!r}): it is a directory, and a result is one file.")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"save({str(path)!r}): there is no directory {str(target.parent)!r}.")
-    if target.exists() and not (target.is_file() and os.access(target, os.W_OK)):  # which renaming would pass over
+    if target.exists() and not (
+        target.is_file() and os.access(target, os.W_OK)
+    ):  # renaming would replace it all the same
         raise PermissionError(f"save({str(path)!r}): what is there is write-protected or not a regular file.")
     y = result.y
-    document = {
+    document: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "made with": _versions(),
@@ -60,9 +66,10 @@ def save(result: Any, path: FilePath) -> None:
         "groups": [np.asarray(ids).tolist() for ids in y.ids],
         "x": pytree_json.describe(result.x),
         "y": [pytree_json.describe(stacked) for stacked in y.stacked],
+        "objective": result.objective,
+        "findings": result.findings(),
     }
-    history = {field.name: getattr(result.history, field.name) for field in dataclasses.fields(result.history)}
-    arrays = {f"history/{name}": value for name, value in history.items() if value is not None}
+    arrays: dict[str, Any] = {f"history/{name}": column for name, column in result.history.items()}
     for name in ITERATES:
         iterate = getattr(result, name)
         arrays |= pytree_json.leaves(document["x"], iterate.x, f"{name}/x")
@@ -73,8 +80,8 @@ def save(result: Any, path: FilePath) -> None:
     _write(target, _encode(document, arrays))
 
 
-def read(path: FilePath, x: Any = None, y: Any = None) -> dict[str, Any]:
-    """The fields of a saved `Result`, its iterates and history as dictionaries of theirs; see `bilevel.load`."""
+def read(path: FilePath, x: Any = None, y: Any = None) -> Result:
+    """A saved `Result`; see `bilevel.load`."""
     document, arrays = _decode(path)
     x, y = pytrees.hold_functions(x), pytrees.hold_functions(y)  # as in what was saved
     names, groups = Names(document["tasks"]), document["groups"]
@@ -85,22 +92,32 @@ def read(path: FilePath, x: Any = None, y: Any = None) -> dict[str, Any]:
         if example is not None:
             pytree_json.check_fit("y", example, document["y"][g], arrays, f"last/y/{g}", stacked=True)
 
-    def iterate(name: str) -> dict[str, Any]:
+    def iterate(name: str) -> Iterate:
         stacked = [pytree_json.restore(s, arrays, f"{name}/y/{g}", ys[g]) for g, s in enumerate(document["y"])]
-        return {
-            "x": pytree_json.restore(document["x"], arrays, f"{name}/x", x),
-            "y": TaskValues(names, [np.array(ids) for ids in groups], tuple(stacked)),
-            "weights": arrays[f"{name}/weights"],
-            "losses": arrays[f"{name}/losses"],
-            "test_losses": arrays.get(f"{name}/test_losses"),
-        }
+        return Iterate(
+            x=pytree_json.restore(document["x"], arrays, f"{name}/x", x),
+            y=TaskValues(names, [np.array(ids) for ids in groups], tuple(stacked)),
+            weights=arrays[f"{name}/weights"],
+            losses=arrays[f"{name}/losses"],
+            test_losses=arrays.get(f"{name}/test_losses"),
+        )
 
-    history = {name.removeprefix("history/"): array for name, array in arrays.items() if name.startswith("history/")}
-    return {
-        **{name: document[name] for name in ("solver", *FACTS)},
+    columns: dict[str, Any] = {field.name: arrays.get(f"history/{field.name}") for field in dataclasses.fields(History)}
+    return Result(
+        problem=None,
+        history=History(**columns),
+        stored=_stored(document),
         **{name: iterate(name) for name in ITERATES},
-        "history": {"test": None} | history,
-    }
+        **{name: document[name] for name in ("solver", *FACTS)},
+    )
+
+
+def _stored(document: Mapping[str, Any]) -> Stored:
+    """What the file says of the solver and the problem; bilevel 0.1.0 kept only the text of the solver."""
+    if "objective" in document:
+        return Stored(document["objective"], tuple(document["findings"]))
+    weighting = re.search(r"\bweighting=(\w+)\(", document["solver"])
+    return Stored(weighting[1] if weighting else None, findings=None)
 
 
 def _example_per_group(y: Any, names: Names, groups: list[list[int]]) -> list[Any]:
@@ -114,7 +131,7 @@ def _example_per_group(y: Any, names: Names, groups: list[list[int]]) -> list[An
     return [examples[0] for examples in found]
 
 
-def _versions() -> dict[str, Any]:
+def _versions() -> dict[str, str]:
     """What a run depends on besides its inputs."""
     import bilevel
 
@@ -135,7 +152,7 @@ def _encode(document: dict[str, Any], arrays: Mapping[str, Any]) -> bytes:
     from safetensors.numpy import save
 
     own = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    # bfloat16 and its kin are not numpy's own: their bits are stored, and their names beside them.
+    # bfloat16, float8 and the like are not numpy's own types: their bits are stored, with their names in the document.
     foreign = {name: array.dtype.name for name, array in own.items() if array.dtype.isbuiltin != 1}
     own |= {name: own[name].view(f"u{own[name].dtype.itemsize}") for name in foreign}
     text = json.dumps(document | {"dtypes": foreign}, default=lambda number: number.item())  # a seed may be numpy's
@@ -176,7 +193,7 @@ def _checksum(text: str, arrays: Arrays) -> str:
 
 @contextlib.contextmanager
 def _damage(where: str) -> Iterator[None]:
-    """Whatever goes wrong in here is the file's fault."""
+    """Reports any error inside the block as damage to the file."""
     from safetensors import SafetensorError
 
     try:
@@ -198,8 +215,10 @@ def _content(path: FilePath) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Replaces a file at once: whatever happens, the old one or the new is there, whole."""
-    temporary = path.with_name(f".bilevel-{secrets.token_hex(8)}.tmp")  # beside it: a rename must not cross disks
+    """Replaces a file atomically: whatever happens, the old content or the new is there, complete."""
+    temporary = path.with_name(
+        f".bilevel-{secrets.token_hex(8)}.tmp"
+    )  # in the same directory: a rename must not cross file systems
     try:
         with open(temporary, "xb") as file:
             file.write(content)
@@ -216,7 +235,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Makes a new name outlast a power failure, where the system has a way to."""
+    """Makes a new name survive a power failure, on systems that can."""
     if os.name == "nt":
         return
     descriptor = os.open(directory, os.O_RDONLY)

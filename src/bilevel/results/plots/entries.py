@@ -1,28 +1,46 @@
-"""What is to be drawn: the runs that came, their labels, and names as short texts."""
+"""What is to be drawn: the runs, their labels, and names as short texts."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from bilevel.results.plots.style import COLOURS, MARKERS
+
+if TYPE_CHECKING:
+    from bilevel.results.history import History
+    from bilevel.results.result import Iterate
 
 
 @runtime_checkable
 class Run(Protocol):
     """What is needed of a `Result`."""
 
-    solver: Any
-    last: Any
-    history: Any
+    @property
+    def solver(self) -> object:
+        """The solver, or its text."""
+        ...
+
+    @property
+    def last(self) -> Iterate:
+        """The last iterate."""
+        ...
+
+    @property
+    def history(self) -> History:
+        """The run as it was evaluated."""
+        ...
+
+
+Plottable = Run | Sequence[Run] | Sequence[Sequence[Run]] | Mapping[str, Run | Sequence[Run]]
 
 
 class Entry(NamedTuple):
     """One thing to be drawn: runs that belong together, under one label."""
 
     label: str
-    runs: list[Any]
+    runs: list[Run]
     number: int
 
     @property
@@ -46,7 +64,7 @@ class Entry(NamedTuple):
         return [tuple(map(str, run.last.y.names)) for run in self.runs]
 
 
-def read_entries(results: Any, labels: Any) -> list[Entry]:
+def read_entries(results: Plottable, labels: str | Sequence[str] | None) -> list[Entry]:
     """The runs to be drawn, with their labels."""
     if isinstance(results, Mapping):
         places, items = [f"results[{key!r}]" for key in results], list(results.values())
@@ -65,7 +83,7 @@ def read_entries(results: Any, labels: Any) -> list[Entry]:
     return [Entry(str(label), own, i) for i, (label, own) in enumerate(zip(labels, runs, strict=True))]
 
 
-def _runs(item: Any, place: str) -> list[Any]:
+def _runs(item: object, place: str) -> list[Run]:
     """The runs of a `Result`, a `Results` or a list."""
     if isinstance(item, Run):
         return [item]
@@ -77,8 +95,8 @@ def _runs(item: Any, place: str) -> list[Any]:
     return list(item)
 
 
-def _own_labels(runs: Sequence[Sequence[Any]]) -> list[str]:
-    """The solvers' names; where they are alike, with their weightings; where these are too, with numbers."""
+def _own_labels(runs: Sequence[Sequence[Run]]) -> list[str]:
+    """The solvers' names; where two are the same, with their weightings; where these are the same too, with numbers."""
     solvers = [own[0].solver for own in runs]
     names = [s.partition("(")[0] if isinstance(s, str) else type(s).__name__ for s in solvers]
     if len(set(names)) == len(names):
@@ -89,7 +107,7 @@ def _own_labels(runs: Sequence[Sequence[Any]]) -> list[str]:
     return [f"{name} ({i})" for i, name in enumerate(names, 1)]
 
 
-def plain_text(words: Any, length: int) -> str:
+def plain_text(words: str, length: int) -> str:
     """One line of plain text: cut in the middle where it is long, dollars and leading underscores shown as they are."""
     words = " ".join(str(words).split())
     if len(words) > length:
@@ -98,7 +116,7 @@ def plain_text(words: Any, length: int) -> str:
 
 
 def short_names(names: Sequence[str], length: int) -> list[str]:
-    """Names to be told apart: where they are long, what all of them begin and end with goes first."""
+    """Names that differ when shortened: from long ones, what all of them begin and end with is removed first."""
     if len(names) > 1 and max(map(len, names)) > length:
         head = max(0, _shared(names) - 4)  # a few letters of it stay
         tail = _shared([name[head:][::-1] for name in names])

@@ -1,15 +1,15 @@
-"""The whole picture: which panels a figure has, what is in them, and the file it is saved to."""
+"""The figure: which panels it has, what is in them, and the file that it is saved to."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bilevel.results.plots.entries import Entry, plain_text, read_entries
+from bilevel.results.plots.entries import Entry, Plottable, Run, plain_text, read_entries
 from bilevel.results.plots.legends import add_legend, band_handle, band_name, comparison_key, in_columns
 from bilevel.results.plots.panels import Line, draw_lines, draw_tasks, draw_weights
 from bilevel.results.plots.style import COLOURS, DPI, STYLE, TITLE_LENGTH, TITLE_SIZE
@@ -24,8 +24,8 @@ METADATA = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
 
 
 def plot(
-    results: Any,
-    path: str | os.PathLike | None = None,
+    results: Plottable,
+    path: str | os.PathLike[str] | None = None,
     labels: str | Sequence[str] | None = None,
     title: str | None = None,
 ) -> Figure:
@@ -34,17 +34,17 @@ def plot(
     One result: worst and mean validation loss over the steps (worst test loss dashed), the tasks' weights (the heaviest
     in colour), and every task's final loss. Several: the worst loss, the mean loss and the tasks' final losses of all.
     Of runs with several seeds the median is drawn, and a band from the 10 % to the 90 % quantile; a run that ended
-    early counts with its last value. Where runs have other tasks, or there are very many, tasks go by rank instead of
-    name. An axis is logarithmic where its losses are positive and span more than a factor of ten.
+    early counts with its last value. Where the runs' tasks differ, or there are very many, tasks are shown by rank
+    instead of name. An axis is logarithmic where its losses are positive and span more than a factor of ten.
 
     Args:
         results: a `Result`, a `Results`, or a list of them, or a dict of them by label.
         path: where to save the figure, as .png, .pdf or .svg; None = nowhere.
         labels: names for the results, in their order; None = the keys of a dict, else the solvers' names.
-        title: above everything; None = nothing there, or of a single result its label.
+        title: of the figure; None = the label of a single result, otherwise none.
 
     Returns:
-        A matplotlib figure, apart from pyplot: `figure.axes` to change it, `figure.savefig(...)` to save it.
+        A matplotlib figure that pyplot does not manage: `figure.axes` to change it, `figure.savefig(...)` to save it.
 
     >>> import bilevel as bl
     >>> known = bl.problems.enclosing_ball()
@@ -65,8 +65,8 @@ def plot(
     return figure
 
 
-def check_path(path: str | os.PathLike, argument: str = "plot(path={!r})") -> None:
-    """Says what keeps a figure from being saved there, before any work is done."""
+def check_path(path: str | os.PathLike[str], argument: str = "plot(path={!r})") -> None:
+    """Raises, before any work is done, if a figure cannot be saved there."""
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"{argument.format(path)}: it needs the name of a file.")
     target, where = Path(path), argument.format(str(path))
@@ -77,7 +77,7 @@ def check_path(path: str | os.PathLike, argument: str = "plot(path={!r})") -> No
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{where}: there is no directory {str(target.parent)!r}.")
     if not os.access(target if target.exists() else target.parent, os.W_OK):
-        raise PermissionError(f"{where}: it may not be written.")
+        raise PermissionError(f"{where}: there is no permission to write it.")
 
 
 def _draw(entries: list[Entry], title: str | None) -> Figure:
@@ -97,7 +97,7 @@ def _draw(entries: list[Entry], title: str | None) -> Figure:
         figure.suptitle(plain_text(title, TITLE_LENGTH))
     else:
         _several(panels, entries)
-        # The title is the legend's, for which the layout makes room; a title of the figure's would lie over it.
+        # The title is the legend's, for which the layout makes room; a title of the figure itself would cover it.
         key = in_columns(*comparison_key(entries), 64 if alone else 110)
         title = None if title is None else plain_text(title, TITLE_LENGTH)
         figure.legend(**key, title=title, title_fontsize=TITLE_SIZE, loc="outside upper center")
@@ -105,7 +105,7 @@ def _draw(entries: list[Entry], title: str | None) -> Figure:
 
 
 def _panels(figure: Figure, names: list[str], alone: bool) -> list[Axes]:
-    """Two panels over the steps and one of tasks; of a single task, whose losses are all one, the first only."""
+    """Two panels over the steps and one of tasks; for a single task, whose worst loss is its mean, only the first."""
     if alone:
         panels = [figure.add_subplot(label=names[0])]
     else:
@@ -128,7 +128,7 @@ def _one(panels: list[Axes], entry: Entry) -> None:
     if entry.has_test:
         lines += [Line("test" if alone else "worst (test)", entry.runs, _worst_test, COLOURS[0], test=True)]
     handles, names = draw_lines(losses, lines), [line.label for line in lines]
-    losses.set_ylabel("loss" if alone else "validation loss")
+    losses.set_ylabel(_loss_label([entry]))
     if len(entry.runs) > 1:
         handles, names = [*handles, band_handle()], [*names, band_name([entry])]
     add_legend(losses, handles, names, 80 if alone else 58)
@@ -143,20 +143,25 @@ def _several(panels: list[Axes], entries: list[Entry]) -> None:
     lines = [Line(e.label, e.runs, _worst, e.colour, e.marker) for e in entries]
     tests = [Line(f"{e.label} (test)", e.runs, _worst_test, e.colour, e.marker, True) for e in entries if e.has_test]
     draw_lines(panels[0], lines + tests)
-    panels[0].set_ylabel("loss" if len(panels) == 1 else "worst loss")
+    panels[0].set_ylabel(_loss_label(entries) if len(panels) == 1 else f"worst {_loss_label(entries)}")
     if len(panels) > 1:
         draw_lines(panels[1], [line._replace(of=_mean) for line in lines])
         panels[1].set_ylabel("mean validation loss")
         draw_tasks(panels[2], entries)
 
 
-def _worst(run: Any) -> np.ndarray:
+def _loss_label(entries: list[Entry]) -> str:
+    """What a panel's axis is called: test losses are drawn beside the validation losses where there are any."""
+    return "loss" if any(entry.has_test for entry in entries) else "validation loss"
+
+
+def _worst(run: Run) -> np.ndarray:
     return run.history.worst
 
 
-def _mean(run: Any) -> np.ndarray:
+def _mean(run: Run) -> np.ndarray:
     return run.history.mean
 
 
-def _worst_test(run: Any) -> np.ndarray:
-    return run.history.test.max(axis=1)
+def _worst_test(run: Run) -> np.ndarray:
+    return run.history["test"].max(axis=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bilevel.results.plots.entries import Entry, plain_text
@@ -9,16 +10,17 @@ from bilevel.results.plots.numbers import BAND
 from bilevel.results.plots.style import GREY, MARKERS, line_look
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 LABEL_LENGTH = 48  # letters of a label
 
 
-def comparison_key(entries: list[Entry]) -> tuple[list[Any], list[str]]:
+def comparison_key(entries: list[Entry]) -> tuple[list[Artist], list[str]]:
     """The handles and names of a legend for all panels."""
     from matplotlib.lines import Line2D
 
-    handles: list[Any] = []
+    handles: list[Artist] = []
     for entry in entries:
         marker = entry.marker if entry.marker != MARKERS[0] else None
         handles.append(Line2D([], [], color=entry.colour, marker=marker, linewidth=2.2))
@@ -31,8 +33,8 @@ def comparison_key(entries: list[Entry]) -> tuple[list[Any], list[str]]:
     return handles, names
 
 
-def band_handle() -> Any:
-    """What stands for the band over runs in a legend."""
+def band_handle() -> Artist:
+    """The patch that represents the band over runs in a legend."""
     from matplotlib.patches import Patch
 
     return Patch(facecolor=GREY, alpha=0.3, linewidth=0)
@@ -44,12 +46,12 @@ def band_name(entries: list[Entry]) -> str:
     return f"{BAND[0]:.0%} to {BAND[1]:.0%} of {f'{counts.pop()} ' if len(counts) == 1 else ''}runs"
 
 
-def add_legend(axes: Axes, handles: list[Any], names: list[str], room: int = 58) -> None:
+def add_legend(axes: Axes, handles: Sequence[Artist], names: list[str], room: int = 58) -> None:
     """A legend above its panel, where it covers nothing."""
     axes.legend(**in_columns(handles, names, room), loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
 
 
-def in_columns(handles: list[Any], names: list[str], room: int) -> dict[str, Any]:
+def in_columns(handles: Sequence[Artist], names: list[str], room: int) -> dict[str, Any]:
     """One row, or as many columns as there is room for, counted in letters."""
     lengths = [len(name) + 9 for name in names]  # with the handle
     columns = len(names) if sum(lengths) <= room else max(1, room // max(lengths))

@@ -1,4 +1,4 @@
-"""What is drawn of many numbers: medians, bands, and the limits of an axis."""
+"""The numbers that are drawn: medians, bands, and the limits of an axis."""
 
 from __future__ import annotations
 

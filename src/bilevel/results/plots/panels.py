@@ -14,25 +14,26 @@ from bilevel.results.plots.style import COLOURS, MARKED_POINTS, MARKERS, PALE, l
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 COLOURED_TASKS = 8
-NAMED_TASKS, NAMED_DOTS = 30, 90  # up to so many tasks, and dots of one kind, every task has a row with its name
+NAMED_TASKS, NAMED_DOTS = 30, 90  # up to this many tasks, and dots of one kind, every task has a row with its name
 KEY_LENGTH, NAME_LENGTH = 19, 26  # letters of a task in a legend, of one in a row
-READABLE_DECADES = 3  # up to so many, an axis says 0.1, 0.2, 0.5 and not only powers of ten
+READABLE_DECADES = 3  # up to this many, an axis shows 0.1, 0.2, 0.5 and not only powers of ten
 
 
 class Line(NamedTuple):
     """One number per evaluation, to be drawn over the steps."""
 
     label: str
-    runs: list[Any]
+    runs: list[Any]  # results, or the records of a study
     of: Callable[[Any], np.ndarray]
     colour: str
     marker: str = MARKERS[0]
     test: bool = False
 
 
-def draw_lines(axes: Axes, lines: list[Line]) -> list[Any]:
+def draw_lines(axes: Axes, lines: list[Line]) -> list[Line2D]:
     """Losses over the steps; the handles of a legend."""
     from matplotlib.ticker import MaxNLocator
 
@@ -41,7 +42,7 @@ def draw_lines(axes: Axes, lines: list[Line]) -> list[Any]:
         steps, values = over_steps(line.runs, [line.of(run) for run in line.runs])
         look = line_look(line.colour, line.marker, line.test, len(steps))
         if line.marker != MARKERS[0] and len(steps) > MARKED_POINTS:
-            look |= {"marker": line.marker, "markevery": (0.01 * (number % 10), 0.1)}  # not all at one place
+            look |= {"marker": line.marker, "markevery": (0.01 * (number % 10), 0.1)}  # so that markers do not coincide
         handles.append(_curve(axes, steps, values, line.label, look))
         seen.append(values)
         evaluated.update(steps.tolist())
@@ -54,7 +55,9 @@ def draw_lines(axes: Axes, lines: list[Line]) -> list[Any]:
     return handles
 
 
-def _curve(axes: Axes, at: np.ndarray, values: np.ndarray, label: str, look: dict[str, Any], band: bool = True) -> Any:
+def _curve(
+    axes: Axes, at: np.ndarray, values: np.ndarray, label: str, look: dict[str, Any], band: bool = True
+) -> Line2D:
     """The median over the runs, the first axis of the values, and the band around it; the handle of a legend."""
     middle, low, high = spread(values)
     [handle] = axes.plot(at, middle, label=label, **look)
@@ -65,7 +68,7 @@ def _curve(axes: Axes, at: np.ndarray, values: np.ndarray, label: str, look: dic
 
 
 def draw_weights(axes: Axes, entry: Entry) -> None:
-    """The weights over the steps: the heaviest in colour, by name; by rank where the runs have other tasks."""
+    """The weights over the steps: the heaviest in colour, by name; by rank where the tasks of the runs differ."""
     handles, names, order = [], *_heaviest(entry)
     top = 0.0
     for rank in reversed(range(len(names))):  # the heaviest are drawn last, above the others
@@ -84,7 +87,7 @@ def draw_weights(axes: Axes, entry: Entry) -> None:
 
 
 def _heaviest(entry: Entry) -> tuple[list[str], list[np.ndarray]]:
-    """The names of the tasks, heaviest first, and their places in every run; ranks where the runs have other tasks."""
+    """The names of the tasks, heaviest first, and their places in every run; by rank where the runs' tasks differ."""
     weights = [run.last.weights for run in entry.runs]
     if all(np.ptp(run.history.weights) < 1e-6 for run in entry.runs):
         return ["all tasks alike"], [np.zeros(1, int)] * len(weights)
@@ -96,7 +99,7 @@ def _heaviest(entry: Entry) -> tuple[list[str], list[np.ndarray]]:
     return names, [np.argsort(-own, kind="stable")[:count] for own in weights]
 
 
-def draw_tasks(axes: Axes, entries: list[Entry]) -> list[Any]:
+def draw_tasks(axes: Axes, entries: list[Entry]) -> list[Line2D]:
     """Every task's final loss, worst first: by name where there is room and the runs agree, otherwise by rank."""
     names = {own for entry in entries for own in entry.tasks}
     count = max(map(len, names))
@@ -107,12 +110,13 @@ def draw_tasks(axes: Axes, entries: list[Entry]) -> list[Any]:
 def _final(entry: Entry) -> list[tuple[str, bool, list[np.ndarray]]]:
     """(label, whether on test data, losses of each run)."""
     found = [(entry.label, False, [run.last.losses for run in entry.runs])]
+    test = [run.last.test_losses for run in entry.runs if run.last.test_losses is not None]
     if entry.has_test:
-        found.append((f"{entry.label} (test)", True, [run.last.test_losses for run in entry.runs]))
+        found.append((f"{entry.label} (test)", True, test))
     return found
 
 
-def _rows(axes: Axes, entries: list[Entry]) -> list[Any]:
+def _rows(axes: Axes, entries: list[Entry]) -> list[Line2D]:
     """A row per task, in the order of the first result; test losses hollow."""
     names = entries[0].tasks[0]
     first, _, _ = spread(np.stack([run.last.losses for run in entries[0].runs]))
@@ -137,7 +141,7 @@ def _rows(axes: Axes, entries: list[Entry]) -> list[Any]:
     return handles
 
 
-def _ranks(axes: Axes, entries: list[Entry]) -> list[Any]:
+def _ranks(axes: Axes, entries: list[Entry]) -> list[Line2D]:
     """The losses of each result in falling order; test losses dashed, in their own order."""
     from matplotlib.ticker import MaxNLocator
 
@@ -159,7 +163,7 @@ def _ranks(axes: Axes, entries: list[Entry]) -> list[Any]:
 
 
 def _scale(axes: Axes, which: str, values: list[np.ndarray]) -> None:
-    """A logarithmic axis where the losses ask for one, with several plain numbers on it where these are short."""
+    """A logarithmic axis where the losses span more than a decade, with plain numbers on it where these are short."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     axis, limits = getattr(axes, f"{which}axis"), log_limits(values)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-# Okabe and Ito, "Color universal design", 2008: told apart by all readers. Yellow is last, being faint on white.
+# Okabe and Ito, "Color universal design", 2008: distinguishable for all readers. Yellow is last, being faint on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 GREY, PALE = "#767676", "#C4C4C4"
-MARKERS = ("o", "s", "^", "D")  # where the colours come round again
+MARKERS = ("o", "s", "^", "D")  # used in turn when the colours repeat
 
 TITLE_SIZE, TITLE_LENGTH = 11, 96
 STYLE: dict[Any, Any] = {
@@ -18,13 +18,13 @@ STYLE: dict[Any, Any] = {
     **{"xtick.color": "#404040", "ytick.color": "#404040", "lines.linewidth": 1.6, "lines.markersize": 4.5},
     **{"figure.facecolor": "white", "axes.facecolor": "white", "savefig.facecolor": "white"},
     **{"savefig.bbox": "standard", "svg.hashsalt": "bilevel"},
-    **{"pdf.fonttype": 42, "svg.fonttype": "none"},  # letters stay letters
+    **{"pdf.fonttype": 42, "svg.fonttype": "none"},  # text stays text
 }
 DPI = 200
-MARKED_POINTS = 20  # a line of so few points shows them
+MARKED_POINTS = 20  # a line with this many points or fewer shows them
 
 
 def line_look(colour: str, marker: str, test: bool, points: int) -> dict[str, Any]:
-    """Test data are dashed and hollow; few points are marked."""
+    """Lines of test data are dashed and hollow; the points of short lines are marked."""
     look = {"color": colour, "linestyle": "--" if test else "-", "markerfacecolor": "white" if test else colour}
     return look | {"marker": marker if points <= MARKED_POINTS else None}

@@ -1,0 +1,72 @@
+"""The run as it was evaluated: columns of numbers, by name or as attributes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class History(Mapping[str, np.ndarray]):
+    """The run as it was evaluated: arrays whose first axis is the evaluations, the start first.
+
+    Every column is an attribute, and an entry of a mapping: `history.validation` is `history["validation"]`, and
+    `"test" in history` says whether the tasks have test data (`history.test` is None where they have none).
+    `len(history)` is the number of columns; `history.evaluations` is the number of rows.
+
+    Losses are on all the data of each task. Rates and `direction_norm` (root mean square since the last evaluation) are
+    what the steps used; they are NaN at the start.
+    """
+
+    step: np.ndarray
+    seconds: np.ndarray
+    validation: np.ndarray  # (evaluations, tasks)
+    test: np.ndarray | None  # (evaluations, tasks)
+    weights: np.ndarray  # (evaluations, tasks)
+    direction_norm: np.ndarray
+    upper_rate: np.ndarray
+    lower_rate: np.ndarray  # (evaluations, tasks); NaN where there is no lower level
+    weights_rate: np.ndarray
+    weights_travel: np.ndarray  # how far the weights went since the last evaluation, sum of |changes| step by step
+    weights_swing: np.ndarray  # the largest range that one weight took since the last evaluation
+
+    @property
+    def worst(self) -> np.ndarray:
+        """The largest validation loss at each evaluation."""
+        return self.validation.max(axis=1)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The mean validation loss at each evaluation."""
+        return self.validation.mean(axis=1)
+
+    @property
+    def evaluations(self) -> int:
+        """How many evaluations there are, the start among them."""
+        return len(self.step)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        column = getattr(self, name) if name in _COLUMNS else None
+        if column is None:
+            raise KeyError(f"the history has no column {name!r}; its columns are {', '.join(self)}")
+        return column
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in _COLUMNS if getattr(self, name) is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other  # a mapping's own equality compares arrays, which have no single truth value
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"History({self.evaluations} evaluations, steps {self.step[0]} to {self.step[-1]})"
+
+
+_COLUMNS = tuple(field.name for field in dataclasses.fields(History))

@@ -1,0 +1,88 @@
+"""The public names: each is imported when it is first used, and known to type checkers too."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bilevel
+
+
+def python(code):
+    """What a new process prints."""
+    ran = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_the_table_the_list_and_the_imports_for_type_checkers_agree():
+    tree = ast.parse(Path(bilevel.__file__).read_text())
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    assert ast.unparse(block.test) == "TYPE_CHECKING"
+    imports = {alias.name: node.module for node in block.body for alias in node.names}
+    modules = {name: path.rpartition(".")[0] for name, path in bilevel._SUBMODULES.items()}
+    assert imports == bilevel._MODULE_OF | modules
+    assert sorted(bilevel.__all__) == sorted(imports)
+
+
+def test_every_name_is_there():
+    assert set(bilevel.solvers.__all__) <= set(bilevel.__all__)
+    for name in bilevel.__all__:
+        assert getattr(bilevel, name) is getattr(bilevel, name)
+        assert inspect.getdoc(getattr(bilevel, name)), name
+    assert dir(bilevel) == sorted([*bilevel.__all__, "__version__"])
+
+
+def test_a_name_that_is_not_there():
+    with pytest.raises(AttributeError, match="module 'bilevel' has no attribute 'Morbit'") as caught:
+        bilevel.Morbit  # noqa: B018
+    assert (caught.value.name, caught.value.obj) == ("Morbit", bilevel)  # from which Python suggests MORBiT
+    with pytest.raises(ImportError, match="cannot import name 'Morbit' from 'bilevel'"):
+        from bilevel import Morbit  # noqa: F401
+
+
+def test_nothing_is_imported_before_it_is_used():
+    loaded = python("import sys, bilevel; print(*[name for name in sys.modules if name.startswith('bilevel')])")
+    assert loaded.split() == ["bilevel"]
+    packages = "import sys, bilevel; print({'jax', 'numpy', 'optax', 'scipy', 'matplotlib'} & set(sys.modules))"
+    assert python(packages).strip() == "set()"
+
+
+def test_a_run_imports_only_what_it_needs():
+    """The names of a first program, and none of the parts that it does not use."""
+    loaded = python(
+        "import sys, bilevel as bl\n"
+        "bl.Problem, bl.Task, bl.solve, bl.MORBiT, bl.weightings.SimplexAscent, bl.hypergradients, bl.constraints\n"
+        "print(*sys.modules)"
+    ).split()
+    rooms = ("theory", "problems", "datasets", "comparison", "paper", "results.plots", "diagnostics", "_cost", "cli")
+    assert not {f"bilevel.{room}" for room in rooms} & set(loaded)
+    assert not {"matplotlib", "scipy", "sklearn", "pandas", "safetensors", "typer", "rich"} & set(loaded)
+    assert "bilevel.solvers.morbit" in loaded
+
+
+EVERY_MODULE = """
+import importlib, pkgutil, bilevel
+for module in pkgutil.walk_packages(bilevel.__path__, "bilevel."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+import inspect
+for name in ("solve", "cost", "recommended", "plot", "compare", "load", "adapt", "certify"):
+    assert inspect.isfunction(getattr(bilevel, name)), name
+    exec(f"from bilevel import {name} as found")
+    assert inspect.isfunction(found), name
+"""
+
+
+@pytest.mark.parametrize("first", ["import bilevel", "from bilevel import solve, cost, recommended"])
+def test_functions_are_functions_whatever_was_imported_before(first):
+    """A module of the same name would replace the function as soon as anyone imports it."""
+    python(first + EVERY_MODULE)
+
+
+def test_a_star_import_brings_every_name():
+    names = python("before = None\nfrom bilevel import *\nprint(*[name for name in dir() if name[0] != '_'])")
+    assert set(bilevel.__all__) <= set(names.split())
