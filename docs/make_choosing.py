@@ -10,8 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from bilevel.comparison.benchmarks import CONTESTS
-from bilevel.comparison.compare import PAPER
+from bilevel.comparison.benchmarks import BENCHMARKS, PAPER
 
 DOCS = Path(__file__).parent
 HEAD = DOCS / "choosing-head.md"
@@ -106,7 +105,7 @@ def without_rates(problems: dict[str, list[Row]]) -> str:
 def main(folder: Path) -> None:
     """Writes the page and copies the figures."""
     problems = {}
-    for name in CONTESTS:
+    for name in BENCHMARKS:
         if (folder / name / "comparison.csv").is_file():
             with (folder / name / "comparison.csv").open(newline="") as opened:
                 problems[name] = list(csv.DictReader(opened))
@@ -119,7 +118,7 @@ def main(folder: Path) -> None:
         own = next(r for r in rows if called(r) == "Tandem, automatic")
         budget = f"Budget: {float(own['steps']) * float(own['calls_per_step']):,.0f} calls per task."
         picture = f"![worst loss against calls and seconds](figures/comparison-{name}.png)"
-        text += f"\n### {name}: {CONTESTS[name].title}\n\n{budget}\n\n{results(rows)}\n\n{picture}\n"
+        text += f"\n### {name}: {BENCHMARKS[name].title}\n\n{budget}\n\n{results(rows)}\n\n{picture}\n"
     (DOCS / "choosing.md").write_text(text)
 
 

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from bilevel._studies.experiment import VARIANTS
-from bilevel._studies.records import Records
-from bilevel.paper.claims import findings, markdown
+from bilevel._studies.record_files import RecordFiles
+from bilevel.paper.claims import evaluate_claims, markdown
 from bilevel.paper.figures import FIGURES
 from bilevel.paper.reproduce import clock
 
@@ -19,7 +19,7 @@ DOCS = Path(__file__).parent
 HEAD = (DOCS / "paper-head.md").read_text()
 
 
-def times(records: Records) -> str:
+def times(records: RecordFiles) -> str:
     """How long the runs took, a row for each experiment."""
     spent: dict[tuple[str, str], list[float]] = {}
     for row in records.times():
@@ -40,12 +40,16 @@ def times(records: Records) -> str:
     return "\n".join([*lines, "| all | " + " | ".join(totals) + " |"])
 
 
-def page(records: Records) -> str:
+def page(records: RecordFiles) -> str:
     """The whole page."""
     shown = []
     for name, figure in FIGURES.items():
         shown += [f"### Figure {name}", "", f"![Figure {name}: {figure.title}](figures/figure-{name}.png)", ""]
-    parts = {"The claims": markdown(findings(records)), "Wall time": times(records), "The figures": "\n".join(shown)}
+    parts = {
+        "The claims": markdown(evaluate_claims(records)),
+        "Wall time": times(records),
+        "The figures": "\n".join(shown),
+    }
     return "\n".join([HEAD, *(f"## {title}\n\n{text}\n" for title, text in parts.items())])
 
 
@@ -54,7 +58,7 @@ def main(folder: Path) -> None:
     (DOCS / "figures").mkdir(exist_ok=True)
     for name in FIGURES:
         shutil.copy(folder / f"figure-{name}.png", DOCS / "figures" / f"figure-{name}.png")
-    (DOCS / "paper.md").write_text(page(Records(folder)))
+    (DOCS / "paper.md").write_text(page(RecordFiles(folder)))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""The command: what it prints, where, and the code it leaves with."""
+"""The command: what it prints, where, and its exit code."""
 
+import inspect
 import re
 import signal
 import subprocess
@@ -9,8 +10,10 @@ import pytest
 
 import bilevel as bl
 from bilevel._cost import catalogue
-from bilevel.cli.demo_runs import DEFAULTS
+from bilevel.paper import demo
 from command import call
+
+DEFAULTS = {name: option.default for name, option in inspect.signature(demo.run).parameters.items()}
 
 
 @pytest.fixture
@@ -26,7 +29,7 @@ def calls(monkeypatch):
         found.append(options)
         return found.does()
 
-    monkeypatch.setattr("bilevel.cli.demo_runs.run", run)
+    monkeypatch.setattr("bilevel.paper.demo.run", run)
     return found
 
 
@@ -53,6 +56,7 @@ def test_what_is_not_understood_is_code_2(arguments, calls):
     ran = call(*arguments)
     assert ran.exit_code == 2
     assert arguments[0 if len(arguments) == 1 else 1] in ran.errors
+    assert re.fullmatch(r"error: [^\n]+\n", ran.errors)  # as what the library refuses
     assert not calls
 
 
@@ -125,7 +129,7 @@ def test_one_solver_in_full(counts, written):
     assert re.search(r"^cost +2 grad f, 1 grad g, 1.5 A v", call("solvers", "morbit", "--cost").text, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("written", "said"), [("MORBIT2", "did you mean MORBiT"), ("xyzzy", "lists them")])
+@pytest.mark.parametrize(("written", "said"), [("MORBIT2", "Did you mean MORBiT"), ("xyzzy", "lists them")])
 def test_a_solver_that_there_is_not(written, said):
     ran = call("solvers", written)
     assert (ran.exit_code, ran.text) == (2, "")
@@ -138,7 +142,7 @@ def test_a_solver_that_there_is_not(written, said):
 def test_the_demo_runs_with_its_own_defaults(calls):
     ran = call("demo")
     assert (ran.exit_code, ran.text, ran.errors) == (0, "the table\n", "")
-    assert calls == [DEFAULTS._asdict() | {"out": None, "seed": 0, "progress": True}]
+    assert calls == [DEFAULTS]
 
 
 def test_the_demo_takes_options(calls, tmp_path):
@@ -151,8 +155,8 @@ def test_the_demo_takes_options(calls, tmp_path):
 
 def test_the_help_of_the_demo_shows_its_defaults(calls):
     ran = call("demo", "--help")
-    for value in DEFAULTS:
-        assert f"[default: {value}]" in ran.text
+    for name in ("steps", "draws", "tasks", "seed"):
+        assert f"[default: {DEFAULTS[name]}]" in ran.text
     assert not calls
     assert call("demo").exit_code == 0
 

@@ -8,12 +8,17 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel._studies.records import Record, Records, write_table
-from bilevel.comparison import runner
-from bilevel.comparison.benchmarks import Contest, fingerprint
-from bilevel.comparison.compare import _target as target_of
-from bilevel.comparison.profiles import Entrant, Grid, enter, everyone, steps_for, with_rates
-from bilevel.comparison.runner import Entry, diverged, final
+from bilevel._cost.given_rates import Rates, with_rates
+from bilevel._studies.experiment import Experiment
+from bilevel._studies.measures import score
+from bilevel._studies.records import MemoryRecords, Record, write_table
+from bilevel.comparison.benchmarks import fingerprint
+from bilevel.comparison.candidates import Candidate
+from bilevel.comparison.chosen import all_solvers
+from bilevel.comparison.profiles import Budget, Profile, profile
+from bilevel.comparison.result import default_target
+from bilevel.comparison.runner import Runner
+from bilevel.comparison.tuning import Grid
 from bilevel.problems import Ready
 from command import call
 
@@ -30,31 +35,31 @@ def compared(tmp_path_factory):
 
 def test_the_budget_is_the_same_for_all(compared):
     *_, found = compared
-    assert {(e.entrant.name, e.rates == "automatic") for e in found.entries} == {
+    assert {(e.name, e.rates == "automatic") for e in found.candidates} == {
         ("MORBiT", False),
         ("MORBiT", True),
         ("StocBiO", False),
     }
-    for entry in found.entries:
-        assert 400 - entry.entrant.calls < entry.steps * entry.entrant.calls <= 400
-        assert all(run["step"][-1] == entry.steps for run in entry.runs.values())
-    steps = {entry.entrant.name: entry.steps for entry in found.entries}
+    for candidate in found.candidates:
+        assert 400 - candidate.profile.calls < candidate.steps * candidate.profile.calls <= 400
+        assert all(run["step"][-1] == candidate.steps for run in candidate.runs.values())
+    steps = {candidate.name: candidate.steps for candidate in found.candidates}
     assert steps["StocBiO"] < steps["MORBiT"]
 
 
 def test_the_best_rates_of_the_grid_are_taken(compared):
     known, _, _, found = compared
-    tuned = next(e for e in found.entries if e.entrant.name == "MORBiT" and e.rates != "automatic")
+    tuned = next(e for e in found.candidates if e.name == "MORBiT" and e.rates != "automatic")
     ends = {}
     for called, rates in SMALL.rates().items():
-        solver = with_rates(bl.MORBiT(), rates)
+        solver = with_rates(bl.MORBiT(), Rates(*rates, estimator=rates[1]))
         every = max(1, tuned.steps // 50)  # both of the grid are among the best, and all draws are alike
         run = bl.solve(known.problem, solver, known.x, steps=tuned.steps, every=every, seed=10_000, progress=False)
-        ends[called] = final(Record.of(run, None))
+        ends[called] = score(Record.of(run, None), tuned.steps)
     assert tuned.rates == min(ends, key=ends.get)
 
 
-def test_entries_come_best_first_and_rows_tell_all(compared):
+def test_candidates_come_best_first_with_all_their_numbers(compared):
     *_, found = compared
     rows = found.table()
     worst = [row["worst_validation"] for row in rows]
@@ -70,7 +75,7 @@ def test_files_are_there_and_nothing_runs_twice(compared):
     for name in ("comparison.csv", "runs.csv", "comparison.png", "comparison.pdf"):
         assert (folder / name).stat().st_size > 100
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("seed-*.csv")}
-    assert len(before) == 2 * 2 * (1 + 3) + 2 * 3  # rates: short, and long on three draws; seeds of three entries
+    assert len(before) == 2 * 2 * (1 + 3) + 2 * 3  # rates: short, and long on three draws; seeds of three candidates
     bl.compare(known.problem, known.x, out=out, progress=False, **options)
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("seed-*.csv")} == before
 
@@ -107,23 +112,23 @@ def test_calls_are_rows():
         upper_batch=4,
     )
     ready = Ready(problem, jnp.ones(()))
-    entrant = enter("MORBiT", with_rates(bl.MORBiT(), (0.1, 0.1, 0.1)), ready)
-    assert entrant.calls == 4 * 4  # four calls on batches of four rows
-    assert enter("MORBiT", bl.MORBiT(), ready).calls == 5 * 4  # and the power iteration of automatic rates
-    assert steps_for(entrant, 165, None) == 10
-    assert steps_for(entrant, None, 10 * entrant.seconds) == 10
-    assert entrant.bytes > 0
+    tuned = profile(with_rates(bl.MORBiT(), Rates(0.1, 0.1, 0.1, 0.1)), ready)
+    assert tuned.calls == 4 * 4  # four calls on batches of four rows
+    assert profile(bl.MORBiT(), ready).calls == 5 * 4  # and the power iteration of automatic rates
+    assert Budget(165, None).steps(tuned) == 10
+    assert Budget(None, 10 * tuned.seconds).steps(tuned) == 10
+    assert tuned.bytes > 0
 
 
-def test_everyone_is_a_min_max_method():
-    assert len(everyone()) >= 18
-    assert {type(solver.weighting) for solver in everyone().values()} == {bl.weightings.SimplexAscent}
+def test_all_solvers_are_min_max_methods():
+    assert len(all_solvers()) >= 18
+    assert {type(solver.weighting) for solver in all_solvers().values()} == {bl.weightings.SimplexAscent}
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"problem": "leter"}, "Did you mean 'letter'"),
+        ({"problem": "leter"}, "Did you mean letter"),
         ({"problem": "ball", "calls": 0}, r"calls=0\): a budget"),
         ({"problem": "ball", "seconds": -1.0}, r"seconds=-1.0\): a budget"),
         ({"problem": "ball", "calls": 5, "seconds": 5}, "one budget, not both"),
@@ -133,7 +138,7 @@ def test_everyone_is_a_min_max_method():
         ({"problem": "ball", "solvers": {}}, "a list of names"),
         ({"problem": "ball", "solvers": 3}, "a list of names"),
         ({"problem": "ball", "solvers": ["MORBiT"], "automatic": "MORBiT"}, "automatic='MORBiT'.*a list of names"),
-        ({"problem": "ball", "solvers": ["MORBIT2"]}, "did you mean MORBiT"),
+        ({"problem": "ball", "solvers": ["MORBIT2"]}, "Did you mean MORBiT"),
         ({"problem": "ball", "solvers": ["paper", "MORBiT"]}, "does not have 'ball', only sinusoids, letter, fashion"),
         ({"problem": "ball", "solvers": ["GDA"]}, "GDA cannot run on this problem"),
         ({"problem": "ball", "solvers": ["MMB"]}, "MMB cannot run on this problem"),
@@ -158,10 +163,15 @@ def test_problems_of_yours_need_a_start():
 
 
 def test_the_command_says_what_is_wrong():
-    ran = call("compare", "leter")
-    assert ran.exit_code == 1
-    assert "Did you mean 'letter'" in ran.errors
-    assert "a budget is a number above 0" in call("compare", "ball", "--calls", "0").errors
+    for arguments, code, said in (
+        (["leter"], 2, "Did you mean letter?"),
+        (["ball", "--solver", "MORBIT2"], 2, "Did you mean MORBiT?"),
+        (["ball", "--calls", "0"], 1, "a budget is a number above 0"),
+    ):
+        ran = call("compare", *arguments)
+        assert ran.exit_code == code
+        assert said in ran.errors
+        assert re.fullmatch(r"error: [^\n]+\n", ran.errors)
 
 
 def test_folders_and_solvers_of_the_wrong_kind(tmp_path):
@@ -172,22 +182,33 @@ def test_folders_and_solvers_of_the_wrong_kind(tmp_path):
         bl.compare("ball", solvers={"mine": bl.MORBiT})
 
 
+def losses(*values):
+    return Record({"step": np.arange(len(values)), "worst_validation": np.array(values)})
+
+
 def test_a_run_that_ends_far_above_its_start_diverged():
-    entrant = Entrant("SOBA", bl.SOBA(), 1.0, 1.0, 1)
-    runs = [Record({"step": np.array([0, 1, 2]), "worst_validation": np.array([1.0, 1.0, end])}) for end in (2.0, 1e9)]
-    entry = Entry(entrant, "given", dict(enumerate(runs)), steps=2)
-    assert diverged(entry).tolist() == [False, True]
-    sound = Entry(entrant, "given", {0: runs[0]}, steps=2)
-    assert target_of(None, [entry, sound]) == 2.0  # what diverges is no target
-    assert np.isnan(target_of(None, [entry]))
+    runs = dict(enumerate([losses(1.0, 1.0, 2.0), losses(1.0, 1.0, 1e9)]))
+    candidate = Candidate("SOBA", Profile(1.0, 1.0, 1), "as given", runs, steps=2)
+    assert candidate.diverged.tolist() == [False, True]
+    assert candidate.worst == 2.0
+    sound = candidate._replace(runs={0: runs[0]})
+    assert default_target([candidate, sound]) == 2.0  # what diverges is no target
+    assert np.isnan(default_target([candidate]))
+    assert sorted([candidate, sound], key=lambda c: c.order) == [sound, candidate]
 
 
-def test_a_solver_that_would_take_too_long_is_told_of(tmp_path):
-    known = bl.problems.opposed_slopes()
-    contest = Contest("mine", "mine", lambda seed, variant: Ready(known.problem, known.x), 10)
-    for calls, why in ((10, None), (1e30, r"a step takes .* s, so that one run with this budget would take .* s")):
-        budget = runner.Budget(calls, None)
-        found = runner.Court(
-            contest, contest.start(0, ""), None, Records(tmp_path), range(1), budget, False, print
-        ).too_slow("MORBiT", bl.MORBiT())
-        assert found is None if why is None else re.fullmatch(why + r"\.", found)
+def runner(ready, calls, seeds=1):
+    benchmark = Experiment("mine", "mine", lambda seed, variant: ready, 10)
+    return Runner(benchmark, ready, MemoryRecords(), range(seeds), Budget(calls, None), False, print)
+
+
+def test_a_solver_that_would_take_too_long_is_reported(slopes):
+    assert runner(slopes, 10).too_slow("MORBiT", bl.MORBiT()) is None
+    why = r"a step takes .* s, so that one run with this budget would take .* s\."
+    assert re.fullmatch(why, runner(slopes, 1e30).too_slow("MORBiT", bl.MORBiT()))
+
+
+def test_rates_that_diverge_are_not_preferred(slopes):
+    """The first loss is finite and low: a run that ends at once must not be scored by it."""
+    grid = Grid((1e30, 1e-2), (1e-1,), (1e-3,))
+    assert runner(slopes, 400).tuned("MORBiT", bl.MORBiT(), grid).rates == "0.01 0.1 0.001"

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import re
 import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from bilevel import solvers
+from bilevel._core.words import plain, suggestion
+from bilevel._cost.given_rates import Rates, with_rates
 from bilevel._cost.report import Cost, cost
 from bilevel.problems import random_quadratics
 from bilevel.solvers._base.card import Card
-from bilevel.weightings import SimplexAscent
 
 STEPS = 48  # whole periods of the methods that refresh now and then
 X_SIZE, Y_SIZE = 2, 3
+RATES = Rates(upper=0.01, lower=0.05, weights=0.01, estimator=0.02)
 
 
 class Entry(NamedTuple):
@@ -37,13 +37,12 @@ def entries() -> list[Entry]:
 
 
 def find(name: str) -> Entry:
-    """The solver of this name, however it is written; raises ValueError with the nearest names where there is none."""
-    names = {_plain(exported): exported for exported in solvers.__all__}
-    if _plain(name) in names:
-        return _entry(names[_plain(name)])
-    near = [names[n] for n in difflib.get_close_matches(_plain(name), names, n=3)]
-    hint = f"did you mean {' or '.join(near)}?" if near else "`bilevel solvers` lists them."
-    raise ValueError(f"there is no solver named {name!r}; {hint}")
+    """The solver of this name, however it is written; raises ValueError with the nearest name where there is none."""
+    names = {plain(exported): exported for exported in solvers.__all__}
+    if plain(name) in names:
+        return _entry(names[plain(name)])
+    hint = suggestion(name, solvers.__all__) or "`bilevel solvers` lists them."
+    raise ValueError(f"there is no solver named {name!r}. {hint}")
 
 
 def _entry(name: str) -> Entry:
@@ -53,17 +52,12 @@ def _entry(name: str) -> Entry:
     found = re.search(r"^References?:(.*?)(?:\n\s*\n|\Z)", text, re.MULTILINE | re.DOTALL)
     return Entry(
         name,
-        what.strip() if _plain(title) == _plain(name) else text.partition("\n")[0],
+        what.strip() if plain(title) == plain(name) else text.partition("\n")[0],
         solver.card,
         " ".join(found[1].split()) if found else "",
         text,
         repr(solver()),
     )
-
-
-def _plain(name: str) -> str:
-    """A name without case and hyphens: MA-SOBA is MASOBA."""
-    return name.replace("-", "").lower()
 
 
 def count(entry: Entry) -> Cost | None:
@@ -74,12 +68,5 @@ def count(entry: Entry) -> Cost | None:
     """
     if entry.card.problem != "bilevel":
         return None
-    plain = getattr(solvers, entry.name)()
-    return cost(_with_rates(plain), random_quadratics(0, 2, X_SIZE, Y_SIZE).problem, jnp.ones(X_SIZE), steps=STEPS)
-
-
-def _with_rates(solver: Any) -> Any:
-    estimator = solver.hypergradient
-    if hasattr(estimator, "lr"):
-        estimator = dataclasses.replace(estimator, lr=0.02)
-    return solver.replace(upper_lr=0.01, lower_lr=0.05, hypergradient=estimator, weighting=SimplexAscent(lr=0.01))
+    solver = with_rates(getattr(solvers, entry.name)(), RATES)
+    return cost(solver, random_quadratics(0, 2, X_SIZE, Y_SIZE).problem, jnp.ones(X_SIZE), steps=STEPS)

@@ -1,12 +1,13 @@
-"""What an experiment is: a problem drawn for each seed, and solvers to compare on it, in several variants."""
+"""What an experiment is: a problem drawn for each seed, and solvers to run on it, in several variants."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from bilevel.problems import Ready
+from bilevel.solvers._base.solver import Solver
 
 VARIANTS = {
     "described": "as the paper describes it",
@@ -18,33 +19,43 @@ SEEDS = 10
 Method = str  # "min-avg", "min-max"
 
 
+class Reference(NamedTuple):
+    """A solver that others are compared with, and how long it runs."""
+
+    solver: Solver
+    steps: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """One comparison.
+    """One problem and the solvers that run on it. A benchmark is an experiment whose solvers are chosen later.
 
     Args:
         name: of its folder of results.
         title: what is solved, in a few words.
         start: from a seed and a variant to the problem and where x starts.
-        methods: for each variant, the solvers to compare.
-        steps: of each run.
-        evaluations: how often a run is looked at.
+        steps: of each run; of a benchmark, of the solver that is recommended for it.
+        methods: for each variant, the solvers by name.
+        evaluations: how often a run is evaluated.
         seen: how many tasks, the first ones, x is made for; the others are watched. None = all.
         require: raises where data are missing, before anything runs.
+        y: where the tasks' variables start, if the tasks do not bring them.
+        reference: of a benchmark, the solver as the paper describes it, where the paper has the problem.
     """
 
     name: str
     title: str
     start: Callable[[int, str], Ready]
-    methods: Mapping[str, Mapping[Method, Any]]
     steps: int
+    methods: Mapping[str, Mapping[Method, Solver]] = dataclasses.field(default_factory=dict)
     evaluations: int = 100
     seen: int | None = None
     require: Callable[[], Any] = lambda: None
-    start_y: Any = None  # where the tasks' variables start, if the tasks do not bring them
+    y: Any = None
+    reference: Reference | None = None
 
     def shorter(self, share: int) -> Experiment:
-        """The same with that part of the steps, and ten evaluations."""
+        """The same with a 1/share of the steps, and ten evaluations."""
         return dataclasses.replace(self, steps=max(100, self.steps // share), evaluations=10)
 
     def settings(self, variant: str, method: Method) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The numbers that claims and figures take from finished runs."""
+"""The numbers that tables, claims and figures take from finished runs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from bilevel._studies.statistics import slope
 
 END = 0.1  # the part of a run, at its end, that its final numbers are means over: single evaluations are noisy
 BURN_IN = 0.01  # the part of a run that is left out where exponents are fitted
+FAR = 10.0  # times the first loss: a run that ends above diverged
 
 
 def final(record: Record, column: str) -> float:
@@ -19,13 +20,35 @@ def final(record: Record, column: str) -> float:
     return float(record[column][last].mean())
 
 
+def diverged(record: Record, steps: int) -> bool:
+    """Whether a run planned for `steps` steps ended early, at no finite loss, or far above where it began.
+
+    Far above is above ten times the first worst validation loss; for a negative loss, as far from it as that. A first
+    loss of 0 gives no scale.
+    """
+    first, last = record["worst_validation"][0], final(record, "worst_validation")
+    if record["step"][-1] < steps or not np.isfinite(last):
+        return True
+    return bool(first != 0 and last > first + (FAR - 1) * abs(first))
+
+
+def score(record: Record | None, steps: int) -> float:
+    """The final worst validation loss of a run of `steps` steps; infinite for none and for one that diverged.
+
+    So no tuner can prefer rates whose runs end early at a loss that is still low.
+    """
+    if record is None or diverged(record, steps):
+        return float("inf")
+    return final(record, "worst_validation")
+
+
 def lowest(record: Record, column: str) -> float:
     """The lowest value of the run."""
     return float(np.nanmin(record[column]))
 
 
-def unrest(record: Record, column: str) -> float:
-    """How much neighbouring evaluations jump: the deviation of noise that second differences, blind to trends, tell."""
+def noise(record: Record, column: str) -> float:
+    """The standard deviation of the noise between evaluations, from second differences, which trends do not move."""
     after = record["step"] >= END * record["step"][-1]
     return float(np.sqrt(np.mean(np.diff(record[column][after], 2) ** 2) / 6))
 

@@ -1,19 +1,17 @@
-"""Finished runs on disk: one CSV file each, so that what is finished is never run again."""
+"""Finished runs, in memory or as files: what is finished is never run again."""
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
-import os
-import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
+from bilevel._core.files import write_whole
 from bilevel._studies.experiment import Experiment, Method
 from bilevel.results.result import Result
 
@@ -42,7 +40,7 @@ class Record:
 
     @property
     def history(self) -> Record:
-        """What pictures ask a run for."""
+        """What figures ask a run for."""
         return self
 
     @property
@@ -67,75 +65,66 @@ class Record:
         return cls(dict(zip(COLUMNS, map(np.asarray, values), strict=True)))
 
 
-class Records:
-    """The finished runs under a folder: runs/EXPERIMENT/VARIANT/METHOD/SETTINGS/seed-0.csv.
-
-    SETTINGS stands for what the runs depend on (see settings.json there): runs of other settings, such as quick ones,
-    lie beside them, and nothing is ever deleted.
-    """
-
-    def __init__(self, folder: Path):
-        self.folder, self.lock = folder, threading.Lock()  # runs end in several threads
-
-    def place(self, experiment: Experiment, variant: str, method: Method) -> Path:
-        """The folder of one method's runs with the settings of today."""
-        settings = json.dumps(experiment.settings(variant, method), indent=1)
-        digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
-        return self.folder / "runs" / experiment.name / variant / method / digest
+class Records(Protocol):
+    """Where finished runs are kept; runs end in several threads."""
 
     def has(self, experiment: Experiment, variant: str, method: Method, seed: int) -> bool:
-        """Whether this run is finished, with the settings of today."""
-        return (self.place(experiment, variant, method) / f"seed-{seed}.csv").is_file()
+        """Whether this run is finished, with these settings."""
+        ...
 
     def keep(self, experiment: Experiment, variant: str, method: Method, seed: int, record: Record) -> None:
-        """Writes a run; its file appears whole or not at all."""
-        place = self.place(experiment, variant, method)
-        rows = zip(*(record[name].tolist() for name in COLUMNS), strict=True)
-        lines = [",".join(COLUMNS), *(",".join(f"{value:.9g}" for value in row) for row in rows)]
-        with self.lock:
-            if not (place / "settings.json").is_file():
-                place.mkdir(parents=True, exist_ok=True)
-                _replace(place / "settings.json", json.dumps(experiment.settings(variant, method), indent=1))
-            _replace(place / f"seed-{seed}.csv", "\n".join(lines) + "\n")
+        """Keeps a finished run."""
+        ...
 
     def read(self, experiment: Experiment, variant: str, method: Method) -> dict[int, Record]:
         """The finished runs of one method by seed."""
-        files = {int(p.stem[5:]): p for p in self.place(experiment, variant, method).glob("seed-*.csv")}
-        return {seed: _read(files[seed]) for seed in sorted(files)}
+        ...
 
-    def note_time(self, experiment: str, variant: str, runs: int, seconds: float, diverged: int) -> None:
-        """Appends how long some runs took together to times.csv."""
-        file = self.folder / "times.csv"
-        header = "" if file.exists() else "experiment,variant,runs,seconds,diverged\n"
-        with file.open("a") as opened:
-            opened.write(f"{header}{experiment},{variant},{runs},{seconds:.0f},{diverged}\n")
+    def keep_facts(self, name: str, facts: Mapping[str, str | float]) -> None:
+        """Keeps what was measured besides runs, under a name."""
+        ...
 
-    def times(self) -> list[dict[str, str]]:
-        """What `note_time` noted."""
-        file = self.folder / "times.csv"
-        if not file.is_file():
-            return []
-        with file.open(newline="") as opened:
-            return list(csv.DictReader(opened))
+    def read_facts(self, name: str) -> dict[str, str | float]:
+        """What `keep_facts` kept; empty if nothing."""
+        ...
 
 
-def _read(path: Path) -> Record:
-    with path.open(newline="") as file:
-        header, *rows = csv.reader(file)
-    values = np.array(rows, float).reshape(len(rows), len(header))
-    return Record({name: values[:, i] for i, name in enumerate(header)})
+class MemoryRecords:
+    """Finished runs in memory."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, dict[int, Record]] = {}
+        self.facts: dict[str, dict[str, str | float]] = {}
+
+    def has(self, experiment: Experiment, variant: str, method: Method, seed: int) -> bool:
+        """Whether this run is finished, with these settings."""
+        return seed in self.runs.get(_key(experiment, variant, method), {})
+
+    def keep(self, experiment: Experiment, variant: str, method: Method, seed: int, record: Record) -> None:
+        """Keeps a finished run."""
+        self.runs.setdefault(_key(experiment, variant, method), {})[seed] = record
+
+    def read(self, experiment: Experiment, variant: str, method: Method) -> dict[int, Record]:
+        """The finished runs of one method by seed."""
+        return dict(sorted(self.runs.get(_key(experiment, variant, method), {}).items()))
+
+    def keep_facts(self, name: str, facts: Mapping[str, str | float]) -> None:
+        """Keeps what was measured besides runs, under a name."""
+        self.facts[name] = dict(facts)
+
+    def read_facts(self, name: str) -> dict[str, str | float]:
+        """What `keep_facts` kept; empty if nothing."""
+        return dict(self.facts.get(name, {}))
 
 
-def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+def _key(experiment: Experiment, variant: str, method: Method) -> str:
+    return json.dumps([experiment.name, variant, method, experiment.settings(variant, method)])
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, str | float]]) -> None:
     """A CSV file of dicts with the same keys, whole or not at all."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows({k: f"{v:.9g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
-    _replace(path, text.getvalue())
-
-
-def _replace(path: Path, text: str) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(text)
-    unfinished.replace(path)
+    write_whole(path, text.getvalue().encode())

@@ -1,4 +1,4 @@
-"""Intervals over trials, and what they say of a claim."""
+"""Intervals over trials, and what they say about a claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command itself, and how it says what can go wrong.
+"""The command itself, and how it says what can go wrong: in one line, `error: ...`.
 
 Exit codes: 0 all went well, 1 the run failed, 2 the command was not understood, 130 Ctrl-C.
 """
@@ -6,17 +6,41 @@ Exit codes: 0 all went well, 1 the run failed, 2 the command was not understood,
 from __future__ import annotations
 
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from types import FrameType
+from typing import Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperGroup
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
+T = TypeVar("T")
+
+
+class _OneLineErrors(TyperGroup):
+    """Prints what was not understood as `errors` prints what the library refuses."""
+
+    def main(self, *arguments: Any, standalone_mode: bool = True, **options: Any) -> Any:
+        try:
+            code = super().main(*arguments, standalone_mode=False, **options)
+        except Exception as error:
+            # Typer's errors of usage; their base class lies in click or in Typer, as the version has it.
+            if not standalone_mode or not hasattr(error, "format_message"):
+                raise
+            print_error(error.format_message())  # type: ignore[attr-defined]
+            sys.exit(getattr(error, "exit_code", 2))
+        if standalone_mode:
+            sys.exit(code or 0)
+        return code
+
+
 app = typer.Typer(
     name="bilevel",
+    cls=_OneLineErrors,
     add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -36,7 +60,7 @@ def _version(wanted: bool) -> None:
 def root(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     """Min-max multi-objective bilevel optimization: learn what tasks share so that the worst of them does well.
@@ -47,9 +71,28 @@ def root(
         typer.echo(context.get_help())
 
 
+def print_error(message: str) -> None:
+    """`error: ...`, in one line."""
+    typer.echo(f"error: {' '.join(message.split())}", err=True)
+
+
+def understood(parse: Callable[[T], object]) -> Callable[[T | None], T | None]:
+    """A callback that refuses an argument where `parse` raises: the command was not understood, code 2."""
+
+    def check(value: T | None) -> T | None:
+        if value is not None:
+            try:
+                parse(value)
+            except (ValueError, OSError) as error:
+                raise typer.BadParameter(str(error)) from error
+        return value
+
+    return check
+
+
 @contextmanager
 def errors(debug: bool, interrupted: str = "Interrupted.") -> Iterator[None]:
-    """Says what the library refuses in one line, without a traceback unless that is wanted."""
+    """Prints what the library refuses, without a traceback unless that is wanted."""
     try:
         yield
     except KeyboardInterrupt:
@@ -58,19 +101,19 @@ def errors(debug: bool, interrupted: str = "Interrupted.") -> Iterator[None]:
     except (ValueError, TypeError, OSError) as error:
         if debug:
             raise
-        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+        print_error(str(error))
         raise typer.Exit(1) from None
 
 
 @contextmanager
 def interrupts() -> Iterator[threading.Event]:
-    """Remembers Ctrl-C: a run that is interrupted returns what there is, so that no exception tells of it."""
+    """Remembers Ctrl-C: a run that is interrupted returns partial results, and raises nothing."""
     pressed = threading.Event()
     if threading.current_thread() is not threading.main_thread():  # others get no signals
         yield pressed
         return
 
-    def note(number: int, frame: Any) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
         pressed.set()
         signal.default_int_handler(number, frame)
 

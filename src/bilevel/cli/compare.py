@@ -7,30 +7,55 @@ from typing import Annotated
 
 import typer
 
-from bilevel.cli.app import app, errors
+from bilevel.cli.app import app, errors, understood
+from bilevel.cli.solvers import check_solver
+
+
+def _check_problems(names: list[str]) -> None:
+    """Refuses names that no benchmark has."""
+    from bilevel.comparison.benchmarks import benchmark
+
+    for name in names:
+        benchmark(name)
+
+
+def _check_solvers(names: list[str]) -> None:
+    """Refuses names that no solver has."""
+    for name in names:
+        if name != "paper":
+            check_solver(name)
+
+
+_Problems = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PROBLEM",
+        help="ball, noisy-ball, sinusoids, letter, fashion; none = all.",
+        callback=understood(_check_problems),
+    ),
+]
+_Solvers = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="May be repeated; `paper` is MORBiT as the paper has it; none = all that can run.",
+        callback=understood(_check_solvers),
+    ),
+]
+_Automatic = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Runs with automatic rates too; may be repeated; none = the one recommended."),
+]
 
 
 @app.command()
 def compare(
-    problems: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PROBLEM", help="ball, noisy-ball, sinusoids, letter, fashion; none = all."),
-    ] = None,
-    solver: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="May be repeated; `paper` is MORBiT as the paper has it; none = all that can run."
-        ),
-    ] = None,
+    problems: _Problems = None,
+    solver: _Solvers = None,
     calls: Annotated[float | None, typer.Option(help="Budget in oracle calls per task.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Budget in seconds of steps instead.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each solver.")] = 10,
-    automatic: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Runs with automatic rates too; may be repeated; none = the one recommended."
-        ),
-    ] = None,
+    automatic: _Automatic = None,
     target: Annotated[float | None, typer.Option(help="Count calls and seconds to this worst validation loss.")] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of runs, tables and figures.")] = Path("comparison"),
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")] = False,
@@ -39,17 +64,17 @@ def compare(
     """Compare solvers on a problem: equal budgets, rates tuned on one grid by validation data, several seeds.
 
     Every solver runs as a min-max method, also those that average the tasks as published. An oracle call is one value,
-    gradient or product of one task on one row. Runs that are finished in DIR are not made
-    again: after Ctrl-C, or a crash, the same command goes on.
+    gradient or product of one task on one row. Runs that are finished in DIR are not made again: after Ctrl-C, or a
+    crash, the same command goes on.
     """
     from bilevel._run.compile_cache import keep_compiled
-    from bilevel.comparison.benchmarks import CONTESTS, contest
+    from bilevel.comparison.benchmarks import BENCHMARKS
     from bilevel.comparison.compare import compare as run
 
     keep_compiled()
     kept = "Interrupted: finished runs are kept, and the same command goes on from there."
     with errors(debug, kept):
-        for name in [contest(name).name for name in problems or CONTESTS]:
+        for name in problems or BENCHMARKS:
             found = run(
                 name,
                 solvers=solver or None,

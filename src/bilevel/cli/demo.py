@@ -2,59 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
-from bilevel.cli.app import INTERRUPTED, app, errors, interrupts
-
-
-def _default(name: str) -> Callable[[], int]:
-    """A default of the demo, looked up when it is needed."""
-
-    def look_up() -> int:
-        from bilevel.cli.demo_runs import DEFAULTS
-
-        return getattr(DEFAULTS, name)
-
-    return look_up
+from bilevel.cli.app import INTERRUPTED, app, errors, interrupts, understood
 
 
-class _ShowsDefaults(TyperCommand):
-    """A command whose help shows the defaults that are looked up when needed."""
-
-    def format_help(self, *arguments: Any) -> None:
-        for option in self.params:
-            if callable(option.default):
-                option.default = option.default()
-        super().format_help(*arguments)
-
-
-def _writable(path: Path | None) -> Path | None:
+def _check_figure(path: Path) -> None:
     """Refuses a figure that could not be saved, before the long run."""
-    if path is not None:
-        from bilevel.results.plots import check_path
+    from bilevel.results.plots import check_path
 
-        try:
-            check_path(path, "{!r}")
-        except (ValueError, OSError) as error:
-            raise typer.BadParameter(str(error)) from error
-    return path
+    check_path(path, "{!r}")
 
 
-@app.command(cls=_ShowsDefaults)
+@app.command()
 def demo(
-    steps: Annotated[int, typer.Option(min=1, help="Steps of each run.", default_factory=_default("steps"))],
-    draws: Annotated[
-        int, typer.Option(min=1, help="How many sets of tasks to draw.", default_factory=_default("draws"))
-    ],
-    tasks: Annotated[int, typer.Option(min=1, help="Tasks in each set.", default_factory=_default("tasks"))],
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each run.")] = 1000,
+    draws: Annotated[int, typer.Option(min=1, help="How many sets of tasks to draw.")] = 5,
+    tasks: Annotated[int, typer.Option(min=1, help="Tasks in each set.")] = 16,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Save a figure here: .png, .pdf or .svg.", callback=_writable),
+        typer.Option(
+            metavar="FILE", help="Save a figure here: .png, .pdf or .svg.", callback=understood(_check_figure)
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")] = False,
@@ -62,12 +34,12 @@ def demo(
 ) -> None:
     """Compare min-avg with min-max: hyperparameters shared by pairs of letters.
 
-    Each task tells one letter from another, with data that come with the package. All tasks share the hyperparameters
+    Each task distinguishes two letters, with data that come with the package. All tasks share the hyperparameters
     of their models. min-avg chooses these for the average task, min-max for the worst one; the table shows what either
-    gains and loses. Ctrl-C ends early and shows what there is.
+    gains and loses. Ctrl-C ends early and shows partial results.
     """
     from bilevel._run.compile_cache import keep_compiled
-    from bilevel.cli.demo_runs import run
+    from bilevel.paper.demo import run
 
     keep_compiled()
     with interrupts() as interrupted, errors(debug):

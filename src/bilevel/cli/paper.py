@@ -1,4 +1,4 @@
-"""`bilevel reproduce` and `bilevel claims`: the figures of the MORBiT paper, and what it says of them."""
+"""`bilevel reproduce` and `bilevel claims`: the figures of the MORBiT paper, and its claims about them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from typing import Annotated
 
 import typer
 
-from bilevel.cli.app import app, errors
+from bilevel.cli.app import app, errors, understood
 
 
-def _known(kind: str, names: Sequence[str]) -> Callable[[list[str] | None], list[str]]:
-    """A callback that refuses names that are not among these, and suggests the nearest."""
+def _known(kind: str, names: Sequence[str]) -> Callable[[Sequence[str]], None]:
+    """Refuses names that are not among these, and suggests the nearest."""
 
-    def check(values: list[str] | None) -> list[str]:
-        from difflib import get_close_matches
+    def check(values: Sequence[str]) -> None:
+        from bilevel._core.words import suggestion
 
-        for value in values or []:
+        for value in values:
             if value not in names:
-                near = get_close_matches(value, names, 1, 0.3)
-                said = f" Did you mean {near[0]}?" if near else ""
-                raise typer.BadParameter(f"there is no {kind} {value!r}: there are {', '.join(names)}.{said}")
-        return list(values or [])
+                said = f"there is no {kind} {value!r}: there are {', '.join(names)}. {suggestion(value, names)}"
+                raise ValueError(said.rstrip())
 
     return check
 
@@ -48,7 +46,9 @@ def reproduce(
     figures: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FIGURE", help=f"{', '.join(_FIGURES)}; none = all.", callback=_known("figure", _FIGURES)
+            metavar="FIGURE",
+            help=f"{', '.join(_FIGURES)}; none = all.",
+            callback=understood(_known("figure", _FIGURES)),
         ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Trials of each; 10, or 2 if quick.")] = None,
@@ -56,7 +56,7 @@ def reproduce(
         list[str] | None,
         typer.Option(
             help=f"{', '.join(_VARIANTS)}; may be repeated; none = all, or the first if quick.",
-            callback=_known("variant", _VARIANTS),
+            callback=understood(_known("variant", _VARIANTS)),
         ),
     ] = None,
     quick: _Quick = False,
@@ -99,13 +99,13 @@ def claims(
     from rich.console import Console
     from rich.table import Table
 
-    from bilevel._studies.records import Records
+    from bilevel._studies.record_files import RecordFiles
     from bilevel.paper import claims as tested
     from bilevel.paper.reproduce import shortened
 
     folder = _folder(out, quick)
     with errors(debug):
-        found = tested.findings(Records(folder), shortened(quick))
+        found = tested.evaluate_claims(RecordFiles(folder), shortened(quick))
         rows = tested.table(found)
         if not rows:
             made = "bilevel reproduce --quick" if quick else "bilevel reproduce"
@@ -119,4 +119,4 @@ def claims(
         table.add_row(*row)
     Console().print(table)
     if quick:
-        typer.echo("These are quick runs, a fiftieth as long: they show that it works, and say nothing of the claims.")
+        typer.echo("These are quick runs, a fiftieth as long: they show that it works, and nothing about the claims.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bilevel.cli.app import app
+from bilevel.cli.app import app, understood
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,22 +16,17 @@ if TYPE_CHECKING:
     from bilevel._cost.report import Cost
 
 
-def _known_solver(name: str | None) -> str | None:
+def check_solver(name: str) -> None:
     """Refuses a name that no solver has."""
-    if name is not None:
-        from bilevel._cost.catalogue import find
+    from bilevel._cost.catalogue import find
 
-        try:
-            find(name)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
-    return name
+    find(name)
 
 
 @app.command()
 def solvers(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Show this one in full.", callback=_known_solver)
+        str | None, typer.Argument(metavar="NAME", help="Show this one in full.", callback=understood(check_solver))
     ] = None,
     cost: Annotated[
         bool, typer.Option("--cost", help="Count what a step costs, by running some: about 2 seconds a solver.")
@@ -49,7 +44,7 @@ def solvers(
 
 
 def _solver_table(entries: Sequence[Entry], with_cost: bool) -> Table:
-    """A row a solver; like things share a column, or it would not fit a terminal."""
+    """A row for each solver; some columns hold several things, or the table would not fit a terminal."""
     from rich.table import Table
     from rich.text import Text
 
@@ -85,7 +80,7 @@ def _solver_table(entries: Sequence[Entry], with_cost: bool) -> Table:
 
 
 def _solver_page(entry: Entry, with_cost: bool) -> str:
-    """All that there is to say of one solver."""
+    """Everything that is known about one solver."""
     from bilevel._cost.catalogue import count
 
     card = entry.card

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import hashlib
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
+from bilevel._core.words import suggestion
+from bilevel._studies.experiment import Experiment, Reference
 from bilevel.datasets import letter_pairs, sinusoids
 from bilevel.hypergradients import Unrolled
 from bilevel.paper import fashion, letter
+from bilevel.problem.problem import Grouped
 from bilevel.problems import Ready, enclosing_ball, hyperparameters, noisy_ball, sinusoid_regression
 from bilevel.solvers import MORBiT
 from bilevel.weightings import SimplexAscent
 
-
-class Contest(NamedTuple):
-    """A problem drawn for each seed."""
-
-    name: str
-    title: str
-    start: Callable[[int, str], Ready]  # the second argument, of experiments, is not used
-    steps: int  # of what we recommend; their calls are the budget unless one is given
-    require: Callable[[], Any] = lambda: None
-    paper: Any = None  # MORBiT as the paper describes it, with its rates, where the paper has the problem
-    paper_steps: int = 0  # how long the paper ran it
+OWN_STEPS = 1000  # of what we recommend for a user's problem
+PAPER = "MORBiT, paper"  # what the run of a benchmark's reference is called
 
 
 def _ball(seed: int, variant: str = "") -> Ready:
@@ -56,44 +48,51 @@ def _fashion(seed: int, variant: str = "") -> Ready:
 
 _waves = MORBiT(0.007, 0.005, Unrolled(), SimplexAscent(0.003, pull=3.0))
 
-CONTESTS = {
-    contest.name: contest
-    for contest in (
-        Contest("ball", "smallest enclosing ball, exact oracles", _ball, 500),
-        Contest("noisy-ball", "smallest enclosing ball, noisy batches of finite data", _noisy, 2000),
-        Contest("sinusoids", "six sinusoids share a network", _sinusoids, 5000, paper=_waves, paper_steps=20_000),
-        Contest(
+# Their steps are those of what we recommend; what these cost in calls is the budget, unless one is given.
+BENCHMARKS = {
+    benchmark.name: benchmark
+    for benchmark in (
+        Experiment("ball", "smallest enclosing ball, exact oracles", _ball, steps=500),
+        Experiment("noisy-ball", "smallest enclosing ball, noisy batches of finite data", _noisy, steps=2000),
+        Experiment(
+            "sinusoids", "six sinusoids share a network", _sinusoids, steps=5000, reference=Reference(_waves, 20_000)
+        ),
+        Experiment(
             "letter",
             "16 pairs of letters share hyperparameters",
             _letter,
-            4000,
-            paper=letter.described,
-            paper_steps=letter.LETTER.steps,
+            steps=4000,
+            reference=Reference(letter.described, letter.LETTER.steps),
         ),
-        Contest(
+        Experiment(
             "fashion",
             "ten pairs of FashionMNIST classes share a layer",
             _fashion,
-            1500,
-            fashion.images,
-            fashion.described,
-            fashion.FASHION.steps,
+            steps=1500,
+            require=fashion.images,
+            reference=Reference(fashion.described, fashion.FASHION.steps),
         ),
     )
 }
 
 
-def contest(name: str) -> Contest:
-    """The problem of this name, or an error that suggests the nearest."""
-    if name in CONTESTS:
-        return CONTESTS[name]
-    near = difflib.get_close_matches(name, CONTESTS, 1, 0.3)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"compare(problem={name!r}): there is no such problem; there are {', '.join(CONTESTS)}.{hint}")
+def benchmark(name: str) -> Experiment:
+    """The benchmark of this name, or an error that suggests the nearest."""
+    if name in BENCHMARKS:
+        return BENCHMARKS[name]
+    known = f"there is no such problem; there are {', '.join(BENCHMARKS)}. {suggestion(name, BENCHMARKS)}"
+    raise ValueError(f"compare(problem={name!r}): {known.rstrip()}")
+
+
+def own_benchmark(problem: Grouped, x: Any, y: Any) -> Experiment:
+    """A benchmark of a user's problem; its name tells it from others, as finished runs are found by it."""
+    ready = Ready(problem, x)
+    name = f"problem-{fingerprint(ready, y)}"
+    return Experiment(name, "a problem of yours", lambda seed, variant: ready, steps=OWN_STEPS, y=y)
 
 
 def fingerprint(ready: Ready, y: Any) -> str:
-    """Eight letters that another problem, another start or other losses do not have."""
+    """Eight hexadecimal digits that differ for another problem, another start or other losses."""
     known = hashlib.sha256()
     for leaf in jax.tree.leaves((ready, y)):
         if callable(leaf):
@@ -107,6 +106,6 @@ def fingerprint(ready: Ready, y: Any) -> str:
 
 
 def _code(function: Any) -> bytes:
-    """What a function does, as far as it can be told; for an object, its class."""
+    """The code of a function and its constants; for an object, the name of its class."""
     code = getattr(function, "__code__", None)
     return type(function).__qualname__.encode() if code is None else code.co_code + repr(code.co_consts).encode()

@@ -1,4 +1,4 @@
-"""The claims that the paper's figures make, and what our runs say of them."""
+"""The claims that the paper's figures make, and what our runs show about them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Runs = Callable[[Experiment, str], dict[int, Record]]  # (experiment, method) ->
 
 
 class Evidence(NamedTuple):
-    """What the runs say."""
+    """What the runs show."""
 
     text: str
     verdict: str  # "holds", "does not hold", "inconclusive" or "no runs"
@@ -35,21 +35,23 @@ class Claim(NamedTuple):
     test: Callable[[Runs], Evidence]
 
 
-class Finding(NamedTuple):
-    """A claim, tested."""
+class TestedClaim(NamedTuple):
+    """A claim, the variant of the experiment that it was tested on, and what came out."""
 
     claim: Claim
     variant: str
     evidence: Evidence
 
 
-def findings(records: Records, shorter: Callable[[Experiment], Experiment] = lambda e: e) -> list[Finding]:
+def evaluate_claims(
+    records: Records, shorter: Callable[[Experiment], Experiment] = lambda experiment: experiment
+) -> list[TestedClaim]:
     """Every claim with every variant."""
 
     def runs(variant: str, experiment: Experiment, method: str) -> dict[int, Record]:
         return records.read(shorter(experiment), variant, method)
 
-    return [Finding(claim, v, claim.test(functools.partial(runs, v))) for claim in CLAIMS for v in VARIANTS]
+    return [TestedClaim(claim, v, claim.test(functools.partial(runs, v))) for claim in CLAIMS for v in VARIANTS]
 
 
 def lower(experiment: Experiment, column: str) -> Callable[[Runs], Evidence]:
@@ -120,11 +122,11 @@ def exponent_of_tasks(runs: Runs) -> Evidence:
 
 def steadier_batches(runs: Runs) -> Evidence:
     """Batches of 128 jump less from one evaluation to the next than batches of 8."""
-    return _batches(runs, measures.unrest, lambda ratio: ratio.below(1), "jumps between evaluations")
+    return _batches(runs, measures.noise, lambda ratio: ratio.below(1), "jumps between evaluations")
 
 
 def same_level(runs: Runs) -> Evidence:
-    """Batches of 128 end where batches of 8 end, to within a tenth."""
+    """Batches of 128 end where batches of 8 do, within a tenth."""
     return _batches(runs, measures.final, lambda ratio: ratio.within(0.9, 1.1), "final worst test loss")
 
 
@@ -155,7 +157,7 @@ CLAIMS = (
 )
 
 
-def table(found: list[Finding]) -> list[tuple[str, str, str, str, str]]:
+def table(found: list[TestedClaim]) -> list[tuple[str, str, str, str, str]]:
     """(figure, claim, variant, evidence, verdict), a row each; without variants that were not run."""
     return [
         (f.claim.figure, f.claim.text, VARIANTS[f.variant], f.evidence.text, f.evidence.verdict)
@@ -164,7 +166,7 @@ def table(found: list[Finding]) -> list[tuple[str, str, str, str, str]]:
     ]
 
 
-def markdown(found: list[Finding]) -> str:
+def markdown(found: list[TestedClaim]) -> str:
     """The table for a page."""
     rows = [("figure", "claim", "variant", "what we measured", "verdict"), ("---",) * 5, *table(found)]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)

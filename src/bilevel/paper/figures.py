@@ -10,7 +10,8 @@ import numpy as np
 
 from bilevel._studies import measures
 from bilevel._studies.experiment import VARIANTS, Experiment
-from bilevel._studies.records import COLUMNS, Record, Records, write_table
+from bilevel._studies.record_files import RecordFiles
+from bilevel._studies.records import COLUMNS, Record, write_table
 from bilevel._studies.statistics import interval
 from bilevel.paper.fashion import FASHION
 from bilevel.paper.letter import BATCHES, LETTER, TASKS
@@ -145,7 +146,7 @@ FIGURES = {
 }
 
 
-def draw(figure: Figure, records: Records, shorter: Callable[[Experiment], Experiment]) -> list[Path]:
+def draw(figure: Figure, records: RecordFiles, shorter: Callable[[Experiment], Experiment]) -> list[Path]:
     """Saves a figure as PNG and PDF, and its numbers as CSV; the files."""
     panels = {}
     for variant in VARIANTS:

@@ -33,7 +33,7 @@ SOLVERS = {"described": described, "published": published, "ours": ours}
 
 
 def experiment(tasks: int, batch: int, compared: bool = False) -> Experiment:
-    """That with so many tasks and rows in a batch; `compared` with min-avg, or min-max alone."""
+    """The experiment with this many tasks and rows in a batch; `compared` with min-avg, or min-max alone."""
     average = {"min-avg": Average()} if compared else {}
     return Experiment(
         name=f"letter-{tasks}-batch-{batch}",

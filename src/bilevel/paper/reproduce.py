@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bilevel._studies.experiment import SEEDS, VARIANTS, Experiment
-from bilevel._studies.records import Records
+from bilevel._studies.record_files import RecordFiles
 from bilevel._studies.running import Stage, run
 from bilevel.paper.figures import FIGURES, draw
 from bilevel.problem import checks
@@ -44,6 +44,26 @@ def reproduce(
     Returns:
         The files of the figures.
     """
+    _check(figures, variants, seeds, out)
+    chosen = [FIGURES[name] for name in figures or FIGURES]
+    shorter = shortened(quick)
+    experiments = list({e.name: e for figure in chosen for e in figure.experiments}.values())
+    for experiment in experiments:
+        experiment.require()
+    records, files = RecordFiles(out), []
+    out.mkdir(parents=True, exist_ok=True)
+    for variant in variants or VARIANTS:
+        began = time.perf_counter()
+        for number, experiment in enumerate(map(shorter, experiments), 1):
+            said = _run(experiment, variant, range(seeds), records, progress)
+            say(f"{variant} {number}/{len(experiments)}, {experiment.title}: {said}")
+        # Drawn after each variant, so that the first figures are there early.
+        files = [file for figure in chosen for file in draw(figure, records, shorter)]
+        say(f"{variant}: {clock(time.perf_counter() - began)}")
+    return files
+
+
+def _check(figures: Sequence[str], variants: Sequence[str], seeds: int, out: Path) -> None:
     for kind, names, known in (("figures", figures, FIGURES), ("variants", variants, VARIANTS)):
         for name in names:
             if name not in known:
@@ -51,26 +71,15 @@ def reproduce(
     checks.check_count("reproduce(seeds)", seeds)
     if out.is_file():
         raise NotADirectoryError(f"reproduce(out={str(out)!r}): it is a file, and it needs a folder.")
-    chosen = [FIGURES[name] for name in figures or FIGURES]
-    shorter = shortened(quick)
-    experiments = list({e.name: e for figure in chosen for e in figure.experiments}.values())
-    for experiment in experiments:
-        experiment.require()
-    records, files = Records(out), []
-    out.mkdir(parents=True, exist_ok=True)
-    for variant in variants or VARIANTS:
-        began = time.perf_counter()
-        for number, experiment in enumerate(map(shorter, experiments), 1):
-            ran = run(Stage(experiment, variant), range(seeds), records, progress)
-            if ran.runs:
-                records.note_time(experiment.name, variant, ran.runs, ran.seconds, ran.diverged)
-            said = f"{ran.runs} runs in {clock(ran.seconds)}" if ran.runs else "all runs were there"
-            said += f", {ran.diverged} diverged" if ran.diverged else ""
-            say(f"{variant} {number}/{len(experiments)}, {experiment.title}: {said}")
-        # Drawn after each variant, so that the first figures are there early.
-        files = [file for figure in chosen for file in draw(figure, records, shorter)]
-        say(f"{variant}: {clock(time.perf_counter() - began)}")
-    return files
+
+
+def _run(experiment: Experiment, variant: str, seeds: range, records: RecordFiles, progress: bool) -> str:
+    """Makes the missing runs of one experiment, and says what was done."""
+    ran = run(Stage(experiment, variant), seeds, records, progress)
+    if not ran.runs:
+        return "all runs were there"
+    records.note_time(experiment.name, variant, ran.runs, ran.seconds, ran.diverged)
+    return f"{ran.runs} runs in {clock(ran.seconds)}" + (f", {ran.diverged} diverged" if ran.diverged else "")
 
 
 def clock(seconds: float) -> str:

@@ -30,7 +30,7 @@ def start(tasks: int, seed: int, variant: str) -> Ready:
 
 
 def experiment(tasks: int) -> Experiment:
-    """That with so many seen tasks and as many unseen ones."""
+    """The experiment with this many seen tasks and as many unseen ones."""
     seen = functools.partial(Watched, tasks)
     # The paper pulls weights to 1/n with strength 3; its scripts leave out the factor 2 of the derivative: 1.5.
     described = MORBiT(0.007, 0.005, Unrolled(), seen(SimplexAscent(0.003, pull=3.0)))

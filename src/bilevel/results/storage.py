@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import json
 import os
 import platform
 import re
-import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ import numpy as np
 import optax
 
 from bilevel._core import pytrees
+from bilevel._core.files import write_whole
 from bilevel.problem.task_names import Names, TaskValues
 from bilevel.results import pytree_json
 from bilevel.results.history import History
@@ -215,34 +214,7 @@ def _content(path: FilePath) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Replaces a file atomically: whatever happens, the old content or the new is there, complete."""
-    temporary = path.with_name(
-        f".bilevel-{secrets.token_hex(8)}.tmp"
-    )  # in the same directory: a rename must not cross file systems
     try:
-        with open(temporary, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_directory(path.parent)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise OSError(error.errno, f"the result cannot be saved, {error.strerror}", str(path)) from error
-        raise
-
-
-def _sync_directory(directory: Path) -> None:
-    """Makes a new name survive a power failure, on systems that can."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
+        write_whole(path, content)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
+        raise OSError(error.errno, f"the result cannot be saved, {error.strerror}", str(path)) from error

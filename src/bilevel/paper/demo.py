@@ -11,15 +11,14 @@ problems have no unique y*, and what is compared is the two methods after equall
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from bilevel._run.driver import Plan
-from bilevel._run.solving import Job, solve_all
+from bilevel._studies.driver import Run, run_all
 from bilevel.datasets import letter_pairs
 from bilevel.hypergradients import Tracked
 from bilevel.problems import hyperparameters
+from bilevel.results.plots import plot
 from bilevel.results.results import Results
 from bilevel.solvers import MORBiT
 from bilevel.weightings import Average, SimplexAscent
@@ -32,23 +31,12 @@ ROWS = 1440  # of every pair, so that all draws have one shape and compile once
 UPPER, LOWER, WEIGHTS, BATCH = 0.03, 0.3, 5e-3, 32
 
 
-class Defaults(NamedTuple):
-    """How long the demo is."""
-
-    steps: int = 1000
-    draws: int = 5
-    tasks: int = 16
-
-
-DEFAULTS = Defaults()
-
-
-def run(steps: int, draws: int, tasks: int, out: Path | None, seed: int = 0, progress: bool = True) -> str:
+def run(
+    steps: int = 1000, draws: int = 5, tasks: int = 16, out: Path | None = None, seed: int = 0, progress: bool = True
+) -> str:
     """Runs both methods on every draw, saves the figure and returns the table."""
     compared = compare(steps, draws, tasks, seed, progress)
     if out is not None:
-        from bilevel.results.plots import plot
-
         plot(compared, path=out, title=f"{tasks} pairs of letters share their hyperparameters, {draws} draws")
     return table(compared)
 
@@ -64,12 +52,12 @@ def compare(steps: int, draws: int, tasks: int, seed: int = 0, progress: bool = 
         "min-max": MORBiT(UPPER, LOWER, Tracked(LOWER), SimplexAscent(WEIGHTS)),
     }
     # Draw by draw, so that an interrupted demo has both methods on the draws it has.
-    jobs = [
-        Job(ready.problem, solver, ready.x, None, seed + draw)
+    runs = [
+        Run(ready.problem, solver, ready.x, None, seed + draw, steps, max(1, steps // 20))
         for draw, ready in enumerate(problems)
         for solver in methods.values()
     ]
-    results = solve_all(jobs, Plan(steps, max(1, steps // 20), None, None), progress)
+    results = run_all(runs, progress)
     return {name: results[i :: len(methods)] for i, name in enumerate(methods)}
 
 

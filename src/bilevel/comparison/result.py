@@ -1,0 +1,66 @@
+"""What a comparison found."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bilevel.comparison import figure, table
+from bilevel.comparison.benchmarks import PAPER
+from bilevel.comparison.candidates import Candidate
+from bilevel.comparison.tuning import AUTOMATIC
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What a comparison found.
+
+    Attributes:
+        title: of the problem.
+        candidates: the solvers that ran, in the order of their final worst validation loss; those that diverge last.
+        skipped: solvers that did not run on the problem, and why.
+        target: the worst validation loss to which calls and seconds are counted.
+    """
+
+    title: str
+    candidates: list[Candidate]
+    skipped: dict[str, str]
+    target: float
+
+    def table(self) -> list[table.Row]:
+        """A row for every solver: final losses, calls and seconds to the target, memory, share that diverged."""
+        return [table.row(candidate, self.target) for candidate in self.candidates]
+
+    def summary(self) -> str:
+        """The table as text."""
+        return table.text(self.title, self.table(), self.skipped, self.target)
+
+    def plot(self, path: str | os.PathLike | None = None) -> Figure:
+        """Worst validation loss against calls and against time."""
+        return figure.draw(self.title, self.candidates, self.target, path)
+
+    def write(self, folder: Path) -> None:
+        """Tables and figures as files."""
+        table.write(self.table(), self.candidates, folder)
+        for suffix in ("png", "pdf"):
+            self.plot(folder / f"comparison.{suffix}")
+
+    def __str__(self) -> str:
+        return self.summary()
+
+
+def default_target(candidates: Sequence[Candidate]) -> float:
+    """Where MORBiT as the paper has it ends, or else MORBiT, or else the median solver."""
+    # A mean over some runs of a solver that diverges in others would be a target for nobody.
+    whole = [candidate for candidate in candidates if not candidate.diverged.any()]
+    whole.sort(key=lambda candidate: candidate.rates != AUTOMATIC)  # tuned runs of a solver replace automatic ones
+    ends = {candidate.name: candidate.worst for candidate in whole}
+    return ends.get(PAPER, ends.get("MORBiT", float(np.median(list(ends.values()))) if ends else float("nan")))

@@ -1,0 +1,33 @@
+"""Intervals over trials."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from bilevel._studies.statistics import Interval, interval, slope
+
+
+def test_the_interval_is_student_s():
+    values = np.random.default_rng(0).normal(2.0, 1.0, 10)
+    expected = scipy.stats.t.interval(0.95, 9, values.mean(), scipy.stats.sem(values))
+    found = interval(values)
+    np.testing.assert_allclose([found.low, found.high], expected)
+    assert found.trials == 10
+    np.testing.assert_allclose(interval(np.append(values, np.nan)), found)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"), [(-2, -1, "holds"), (-1, 1, "inconclusive"), (1, 2, "does not hold")]
+)
+def test_the_whole_interval_decides(low, high, verdict):
+    assert Interval((low + high) / 2, low, high, 5).below(0) == verdict
+    assert Interval((low + high) / 2, low, high, 5).within(-3, 0) == verdict
+
+
+def test_one_trial_decides_nothing():
+    assert interval(np.array([-5.0])).below(0) == "inconclusive"
+
+
+def test_the_exponent_of_a_power_law():
+    x = np.arange(1.0, 50.0)
+    assert slope(x, 3 * x**-0.4) == pytest.approx(-0.4)
