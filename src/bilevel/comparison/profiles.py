@@ -103,7 +103,7 @@ def refusal(solver: Any, ready: Ready, y: Any = None) -> str | None:
 def enter(name: str, solver: Any, ready: Ready, y: Any = None) -> Entrant:
     """Counts the calls of a step, times it and weighs the state; automatic rates cost some more."""
     typical = solver if is_automatic(solver) else with_rates(solver, (1e-6, 1e-3, 1e-6))  # too small to diverge
-    counted = cost(typical, ready.problem, ready.x, y, steps=COUNTED_STEPS)
+    counted = cost(ready.problem, typical, ready.x, y, steps=COUNTED_STEPS)
     job = Job(ready.problem, typical, ready.x, y, 0)
     first = job.start(Plan(1, 1, None, None))
     weight = sum(leaf.nbytes for leaf in jax.tree.leaves(first))
