@@ -12,6 +12,7 @@ only: evaluations cost the same however long the run, so this is what a long run
     python benchmarks/overhead.py letter          # those whose name contains "letter"
     python benchmarks/overhead.py --repeats 15
     NPROC=1 python benchmarks/overhead.py --cpu   # CPU time on one thread: steadier on a busy machine
+    python benchmarks/overhead.py --ours          # for versions.py: `solve` alone, a line `name<TAB>CPU seconds` a case
 """
 
 from __future__ import annotations
@@ -305,19 +306,34 @@ def measure(case: Case, repeats: int, clock: Callable[[], float]) -> str:
     )
 
 
+def ours(case: Case) -> float:
+    """CPU seconds of one `solve` that is already compiled."""
+    run = by_library(case.shape(), case.estimator, case.rates, case.steps)
+    run(0)
+    return seconds(run, time.process_time)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Times bl.solve against a hand-written lax.scan.")
     parser.add_argument("only", nargs="?", default="", help="a part of the names of the cases to run")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--cpu", action="store_true", help="measure CPU time of the process, not time passed")
+    parser.add_argument("--ours", action="store_true", help="print `name<TAB>CPU seconds` of `solve` alone")
+    parser.add_argument("--steps", type=int, help="how many steps a run has; none = the case's own number")
     options = parser.parse_args()
+    cases = [case for case in CASES if options.only in case.name]
+    if options.steps is not None:
+        cases = [case._replace(steps=options.steps) for case in cases]
+    if options.ours:
+        for case in cases:
+            print(f"{case.name}\t{ours(case):.6f}", flush=True)
+        return
     clock = time.process_time if options.cpu else time.perf_counter
     columns = ("steps", 7), ("us/step", 10), ("by hand", 10), ("ratio", 8), ("min", 6), ("max", 6)
     columns = (*columns, ("unwatched", 9), ("x apart", 9))
     print(f"{'case':20} " + " ".join(f"{name:>{width}}" for name, width in columns), flush=True)
-    for case in CASES:
-        if options.only in case.name:
-            print(measure(case, options.repeats, clock), flush=True)
+    for case in cases:
+        print(measure(case, options.repeats, clock), flush=True)
 
 
 if __name__ == "__main__":

@@ -21,11 +21,16 @@ that whatever else the machine does slows both, and the ratio is the median over
 
 PyTorch's threads wait for each other by spinning: where other programs want the cores, a step can take a hundred times
 as long, and such ratios say nothing. Look at the load, or take the last command.
+
+    python benchmarks/paper_loop.py --ours --steps 2000   # for versions.py: `solve` alone, without PyTorch
+
+prints a line `name<TAB>CPU seconds` for each case.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 import time
@@ -42,7 +47,8 @@ os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # the time to 
 try:
     import torch
 except ImportError:
-    sys.exit("benchmarks/paper_loop.py needs PyTorch: pip install 'bilevel[torch]'")
+    if "--ours" not in sys.argv:
+        sys.exit("benchmarks/paper_loop.py needs PyTorch: pip install 'bilevel[torch]'")
 
 from paper_shapes import CASES, Case, Tensors, as_tensor
 
@@ -122,9 +128,9 @@ class Vmap:
         x = tuple(a.clamp(min=0) for a in x) if case.nonnegative else x
         return x, new, project_simplex(weights + gamma * losses)
 
-    @torch.no_grad()
     def step(self, lower: Any = None, upper: Any = None) -> None:
-        self.state = self.draw_and_move(*self.state) if lower is None else self.move(*self.state, lower, upper)
+        with torch.no_grad():
+            self.state = self.draw_and_move(*self.state) if lower is None else self.move(*self.state, lower, upper)
 
 
 def compiled(case: Case) -> Vmap:
@@ -177,6 +183,12 @@ def steps_for(run: Callable[[int], Any], seconds: float, clock: Callable[[], flo
     return max(10, round((steps - 10) * seconds / more))
 
 
+def ours(case: Case, steps: int) -> None:
+    """So many steps in one call of `solve`."""
+    result = bl.solve(case.ready.problem, solver_of(case), case.ready.x, steps=steps, every=steps, progress=False)
+    jax.block_until_ready(result.x)
+
+
 def measure(case: Case, way: str, repeats: int, seconds: float, clock: Callable[[], float]) -> str:
     """One row of the table, without its names."""
     make, began = WAYS[way], time.perf_counter()
@@ -195,11 +207,7 @@ def measure(case: Case, way: str, repeats: int, seconds: float, clock: Callable[
         for _ in range(steps):
             state.step()
 
-    def ours(steps: int) -> None:
-        result = bl.solve(case.ready.problem, solver_of(case), case.ready.x, steps=steps, every=steps, progress=False)
-        jax.block_until_ready(result.x)
-
-    sides = [(run, steps_for(run, seconds, clock)) for run in (theirs, ours)]
+    sides = [(run, steps_for(run, seconds, clock)) for run in (theirs, lambda steps: ours(case, steps))]
     times = np.array([[elapsed(run, k, clock) / k * 1e6 for run, k in sides] for _ in range(repeats)])
     ratio = times[:, 0] / times[:, 1]
     (us, our_us), ratios = np.median(times, axis=0), (np.median(ratio), ratio.min(), ratio.max())
@@ -213,9 +221,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="pairs of neighbouring runs")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long one run takes, about")
     parser.add_argument("--cpu", action="store_true", help="measure CPU time of the process, not time passed")
+    parser.add_argument("--ours", action="store_true", help="print `name<TAB>CPU seconds` of `solve` alone")
+    parser.add_argument("--steps", type=int, default=2000, help="of a run with --ours")
     options = parser.parse_args()
     if unknown := set(options.cases) - set(CASES):
         parser.error(f"no case is named {', '.join(sorted(unknown))}: there are {', '.join(CASES)}")
+    if options.ours:
+        for name in options.cases or CASES:
+            run = functools.partial(ours, CASES[name]())
+            run(options.steps)  # compiles
+            print(f"{name}\t{elapsed(run, options.steps, time.process_time):.6f}", flush=True)
+        return
     clock = time.process_time if options.cpu else time.perf_counter
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads; JAX {jax.__version__}; ", end="")

@@ -1,17 +1,25 @@
-"""The shapes that `paper_loop.py` measures: each as a problem of ours, and as PyTorch's functions of one task."""
+"""The shapes that `paper_loop.py` measures: each as a problem of ours, and as PyTorch's functions of one task.
+
+Without PyTorch they are problems of ours only: tensors are made when they are first asked for.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import torch
-from torch.nn import functional
+
+try:
+    import torch
+    from torch.nn import functional
+except ImportError:
+    pass
 
 import bilevel as bl
 
-Tensors = tuple[torch.Tensor, ...]
+Tensors: TypeAlias = "tuple[torch.Tensor, ...]"
 Pair = tuple[np.ndarray, np.ndarray]  # inputs and targets, (tasks, rows, ...)
 
 
@@ -37,10 +45,20 @@ class Rows:
     """Rows that are drawn with replacement."""
 
     def __init__(self, pair: Pair):
+        self.pair = pair
         self.tasks, self.rows = pair[0].shape[:2]
-        self.flat = [torch.from_numpy(a).flatten(0, 1) for a in pair]
-        self.own = [[a[i] for a in map(torch.from_numpy, pair)] for i in range(self.tasks)]
-        self.first = torch.arange(self.tasks)[:, None] * self.rows
+
+    @functools.cached_property
+    def flat(self) -> list[torch.Tensor]:
+        return [torch.from_numpy(a).flatten(0, 1) for a in self.pair]
+
+    @functools.cached_property
+    def own(self) -> list[list[torch.Tensor]]:
+        return [[a[i] for a in map(torch.from_numpy, self.pair)] for i in range(self.tasks)]
+
+    @functools.cached_property
+    def first(self) -> torch.Tensor:
+        return torch.arange(self.tasks)[:, None] * self.rows
 
     def one(self, task: int, size: int) -> list[torch.Tensor]:
         index = torch.randint(self.rows, (size,))
@@ -55,8 +73,12 @@ class Waves:
     """Points of a sin(frequency t - phase), t uniform in [-5, 5]; a row of parameters a task."""
 
     def __init__(self, parameters: np.ndarray):
-        self.parameters = torch.from_numpy(parameters)
+        self.numbers = parameters
         self.own = parameters.tolist()
+
+    @functools.cached_property
+    def parameters(self) -> torch.Tensor:
+        return torch.from_numpy(self.numbers)
 
     def one(self, task: int, size: int) -> list[torch.Tensor]:
         a, frequency, phase = self.own[task]
@@ -106,7 +128,7 @@ def fashion(tasks: int = 10) -> Case:
 def letter(tasks: int = 16) -> Case:
     def upper(x, y, batch):
         points, signs = batch
-        phase = (points * x[0]) @ W.T
+        phase = (points * x[0]) @ frequencies().T
         return functional.softplus(-signs * (torch.cat([phase.sin(), phase.cos()], 1) @ y)).mean()
 
     def lower(x, y, batch):
@@ -123,7 +145,7 @@ def letter(tasks: int = 16) -> Case:
     generator, sizes, rates = np.random.default_rng(0), (8, 8), (0.01, 0.05, 0.1)
     pairs = rows(generator, 900), rows(generator, 300)
     ready = make(*pairs, *sizes)
-    W = as_tensor(ready.problem.groups[0].upper.__self__.W)
+    frequencies = functools.cache(lambda: as_tensor(ready.problem.groups[0].upper.__self__.W))
     return Case(ready, make, rows, upper, lower, *map(Rows, pairs), sizes, rates, nonnegative=True)
 
 

@@ -6,7 +6,7 @@ python docs/make_solvers.py        # about a minute: steps of every solver are r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from bilevel._cost import catalogue
@@ -19,16 +19,18 @@ INTRODUCTION = """# Solvers
 Written by `python docs/make_solvers.py`; do not edit. `bilevel solvers --cost` shows the same on the command line.
 
 Rates are numbers of samples until the squared gradient norm is below eps, as published for one task. "Our extension"
-goes beyond the paper, without a theorem. "Keeps" is what a run holds besides x, y and the weights, for n tasks.
+goes beyond the paper, without a theorem. "Keeps" is what a run stores besides x, y and the weights, for n tasks.
 """
 
 COSTS = f"""## What a step costs
 
-Calls per step and task, counted by `bl.cost` on {catalogue.STEPS} steps of every solver as it comes, at given rates (an
-automatic lower rate adds one A v). A call is one evaluation on one batch; A = d2g/dy2 and J = d2g/dxdy. A value that
-comes with a gradient, and a gradient on the way to a product, are free; f_x and f_y are one call where one pass gives
-both, otherwise two. Numbers with a fraction are averages: those methods refresh now and then, or their loops grow.
-Methods that build matrices (STABLE) make one product per number in y, here {catalogue.Y_SIZE}.
+Calls per step and task, counted by `bl.cost` on {catalogue.STEPS} steps of every solver with its default options, at
+given rates (an automatic lower rate adds one A v). A call is one evaluation on one batch; A = d2g/dy2 and J = d2g/dxdy.
+A value that comes with a gradient, and a gradient on the way to a product, are free. f_x and f_y at one point on one
+batch are one call, however many passes compute them, and so are g_x and g_y. Batches are all the data here, so that a
+gradient that a step takes twice at one point counts once. Numbers with a fraction are averages: those methods refresh
+now and then, their loops grow, or two of their points are one in the first step. Methods that build matrices (STABLE)
+make one product per number in y, here {catalogue.Y_SIZE}.
 """
 
 
@@ -45,18 +47,17 @@ def counted(text: str) -> dict[str, list[str]]:
 
 def page(costs: Mapping[str, list[str]]) -> str:
     """The page, with these numbers."""
-    entries = catalogue.entries()
-    said = [
-        (f"`{e.name}`", e.card.problem, e.card.loops, e.card.constraint, e.card.rate, e.card.paper) for e in entries
-    ]
-    numbers = [(f"`{e.name}`", *costs.get(e.name, cells(None))) for e in entries]
+    listings = catalogue.listings()
+    cards = [(f"`{listing.name}`", listing.card) for listing in listings]
+    said = [(name, card.problem, card.loops, card.constraint, card.rate, card.paper) for name, card in cards]
+    numbers = [(f"`{listing.name}`", *costs.get(listing.name, cells(None))) for listing in listings]
     parts = [
         INTRODUCTION,
         _table(("solver", "problem", "loops", "constraint", "published rate", "paper"), said),
         COSTS,
         _table(("solver", *KINDS, "total"), numbers),
         "## One by one\n",
-        *map(_section, entries),
+        *map(_section, listings),
     ]
     return "\n".join(parts)
 
@@ -67,17 +68,22 @@ def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def _section(entry: catalogue.Entry) -> str:
-    card = entry.card
-    return f"""### {entry.name}
+def _section(listing: catalogue.Listing) -> str:
+    card = listing.card
+    return f"""### {listing.name}
 
 Keeps: {card.keeps}. Our extension: {card.extension}.
 
 ```text
-{entry.text}
+{listing.text}
 ```
 """
 
 
+def write(path: Path, count: Callable[[catalogue.Listing], Cost | None] = catalogue.count) -> None:
+    """Counts all solvers and writes the page."""
+    path.write_text(page({listing.name: cells(count(listing)) for listing in catalogue.listings()}))
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page({entry.name: cells(catalogue.count(entry)) for entry in catalogue.entries()}))
+    write(PAGE)

@@ -1,6 +1,6 @@
 """Calls counted by running steps: known counts, and steps that counting does not change."""
 
-import math
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +9,11 @@ import optax
 import pytest
 
 import bilevel as bl
+from bilevel._cost import catalogue
 from bilevel._cost.counting import Tally, counted, counted_problem
 from bilevel.hypergradients import ConjugateGradient, Direct, Exact, Neumann, Penalty, Tracked, Unrolled
 from bilevel.oracles.upper import Upper, Walk, draw_steps, lower_gradients
+from step_calls import expected, refreshes_of_spaba
 
 RATES = {"upper_lr": 0.01, "lower_lr": 0.05}
 X, Y_SIZE = jnp.ones(2), 3
@@ -25,13 +27,6 @@ def found(tally, times):
     """(grad f, grad g, Hessian products, Jacobian products) per time and task; nobody asks for values alone."""
     assert not tally.counts["upper_values"] + tally.counts["lower_values"]
     return tuple(tally.counts[kind] / times for kind in bl.Cost._fields if "gradients" in kind or "products" in kind)
-
-
-def calls(solver, steps=2):
-    """The same, of a step."""
-    cost = bl.cost(solver, quadratics(), X, steps=steps)
-    assert cost.upper_values == cost.lower_values == 0
-    return cost.upper_gradients, cost.lower_gradients, cost.hessian_products, cost.jacobian_products
 
 
 # ------------------------------------------------------------------ known counts
@@ -72,32 +67,80 @@ def test_unrolling_takes_every_step_again_and_goes_back_through_it():
     assert direction(Unrolled(), lower_steps=4) == (1, 4, 4, 4)
 
 
+BILEVEL = [listing for listing in catalogue.listings() if listing.card.problem == "bilevel"]
+
+
+def same_calls(cost, expected):
+    assert cost.upper_values == cost.lower_values == 0
+    found = cost.upper_gradients, cost.lower_gradients, cost.hessian_products, cost.jacobian_products
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert cost.rows == pytest.approx(cost.total, rel=1e-12)  # tasks of one row
+
+
+@pytest.mark.parametrize("listing", BILEVEL, ids=lambda listing: listing.name)
+def test_what_a_step_of_every_solver_asks_for(listing):
+    cost = catalogue.count(listing)
+    refreshes = refreshes_of_spaba(cost.hessian_products, catalogue.STEPS) if listing.name == "SPABA" else 0
+    same_calls(cost, expected(catalogue.STEPS, catalogue.Y_SIZE, refreshes)[listing.name])
+
+
 @pytest.mark.parametrize(
     ("solver", "expected"),
     [
-        (bl.MORBiT(**RATES, hypergradient=Tracked(lr=0.1)), (1, 1, 1, 1)),
         (bl.MORBiT(**RATES, hypergradient=Tracked()), (1, 1, 1 + 1, 1)),  # and one power iteration
-        (bl.StocBiO(**RATES, hypergradient=Neumann(terms=4, lr=0.1), lower_steps=10), (1, 10, 3, 1)),
-        (
-            bl.MRBO(**RATES, hypergradient=Neumann(terms=4, lr=0.1)),
-            (1.5, 1.5, 6, 2),
-        ),  # two points, which are one in the first of two steps
-        (bl.STABLE(**RATES), (1, 1, 2 * Y_SIZE, 2 * Y_SIZE)),  # whole matrices, at two points
+        (bl.StocBiO(**RATES, hypergradient=Neumann(terms=4, lr=0.1), lower_steps=3), (1, 3, 3, 1)),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_steps_ask_for(solver, expected):
-    assert calls(solver) == expected
+def test_what_steps_with_other_options_ask_for(solver, expected):
+    same_calls(bl.cost(quadratics(), solver, X, steps=2), expected)
 
 
-def test_loops_that_grow_are_averaged():
-    lower = calls(bl.BSA(**RATES, hypergradient=Direct()), steps=9)[1]
-    assert lower == pytest.approx(np.mean([math.ceil(math.sqrt(k + 1)) for k in range(9)]))
+def test_on_batches_no_two_points_of_f2sa_are_one():
+    cost = bl.cost(ragged(2), catalogue.with_small_rates(bl.F2SA()), X, steps=3)
+    assert (cost.upper_gradients, cost.lower_gradients, cost.total, cost.rows) == (11, 22, 33, 33 * 2)
 
 
-def test_only_the_branch_that_is_taken_counts():
-    lower = calls(bl.SRBA(**RATES, period=4, hypergradient=Tracked(lr=0.1)), steps=4)[1]
-    assert lower == pytest.approx((1 + 3 * 2) / 4)
+# ------------------------------------------------------------------ runs that diverge
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"upper_lr": 1e-3, "lower_lr": 1e6, "hypergradient": Tracked(lr=0.1)},
+        {"upper_lr": 1e-3, "lower_lr": 0.05, "hypergradient": Tracked(lr=1e6)},
+        {"upper_lr": 1e60, "lower_lr": 0.05, "hypergradient": Tracked(lr=0.1)},
+    ],
+    ids=["y", "v", "x"],
+)
+def test_a_run_that_diverges_is_not_counted(options):
+    with pytest.raises(ValueError, match=r"MORBiT\(\.\.\.\)\) diverged at step \d+ of 20.*smaller rates"):
+        bl.cost(quadratics(), bl.MORBiT(**options), X, steps=20)
+
+
+def test_the_step_that_diverges_is_named():
+    """From y = 0, where grad_y g = -A B x, the first step leads beyond what a number can hold, not before."""
+    solver = bl.MORBiT(upper_lr=1e-3, lower_lr=1e308, hypergradient=Direct())
+    with pytest.raises(ValueError, match="diverged at step 1 of 5"):
+        bl.cost(quadratics(), solver, 1e3 * X, steps=5)
+
+
+def test_every_rate_of_every_listed_solver_is_given():
+    for listing in BILEVEL:
+        solver = catalogue.with_small_rates(getattr(bl, listing.name)())
+        parts = solver, solver.weighting, getattr(solver, "hypergradient", None)
+        for part in filter(dataclasses.is_dataclass, parts):
+            rates = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name.endswith("lr")}
+            assert None not in rates.values(), f"{listing.name}: {rates}"
+
+
+def test_a_solver_gets_only_the_rates_that_it_has():
+    @dataclasses.dataclass
+    class Own:
+        v_lr: float | None = None
+        steps: int = 3
+
+    assert catalogue.with_small_rates(Own()) == Own(v_lr=catalogue.SMALL)
 
 
 def rows_of_gradients(problem):
@@ -203,10 +246,11 @@ def test_a_cost_in_words():
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
-        ((bl.MORBiT(), "problem", X), TypeError, r"cost\(problem=\.\.\.\) got str"),
-        ((bl.MORBiT, quadratics(), X), TypeError, r"cost\(solver=\.\.\.\) got <class"),
-        ((bl.MORBiT(), quadratics(), X, None, 0), ValueError, r"cost\(steps\)=0"),
-        ((bl.MORBiT(upper_lr=-1), quadratics(), X), ValueError, r"upper_lr"),
+        (("problem", bl.MORBiT(), X), TypeError, r"cost\(problem=\.\.\.\) got str"),
+        ((quadratics(), bl.MORBiT, X), TypeError, r"cost\(solver=\.\.\.\) got <class"),
+        ((bl.MORBiT(), quadratics(), X), TypeError, r"cost\(MORBiT\(\.\.\.\), Problem.*problem comes first"),
+        ((quadratics(), bl.MORBiT(), X, None, 0), ValueError, r"cost\(steps\)=0"),
+        ((quadratics(), bl.MORBiT(upper_lr=-1), X), ValueError, r"upper_lr"),
     ],
 )
 def test_bad_input_is_named(arguments, error, said):

@@ -64,7 +64,7 @@ def test_what_is_not_understood_is_code_2(arguments, calls):
 
 
 def test_every_solver_says_what_it_does_and_who_wrote_it():
-    entries = {entry.name: entry for entry in catalogue.entries()}
+    entries = {entry.name: entry for entry in catalogue.listings()}
     assert entries.keys() == set(bl.solvers.__all__)
     for name, entry in entries.items():
         assert entry.what.endswith("."), name

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel._cost.given_rates import Rates, with_rates
+from bilevel._cost.given_rates import GivenRates, with_rates
 from bilevel._studies.experiment import Experiment
 from bilevel._studies.measures import score
 from bilevel._studies.records import MemoryRecords, Record, write_table
@@ -52,7 +52,7 @@ def test_the_best_rates_of_the_grid_are_taken(compared):
     tuned = next(e for e in found.candidates if e.name == "MORBiT" and e.rates != "automatic")
     ends = {}
     for called, rates in SMALL.rates().items():
-        solver = with_rates(bl.MORBiT(), Rates(*rates, estimator=rates[1]))
+        solver = with_rates(bl.MORBiT(), GivenRates(*rates, estimator=rates[1]))
         every = max(1, tuned.steps // 50)  # both of the grid are among the best, and all draws are alike
         run = bl.solve(known.problem, solver, known.x, steps=tuned.steps, every=every, seed=10_000, progress=False)
         ends[called] = score(Record.of(run, None), tuned.steps)
@@ -112,7 +112,7 @@ def test_calls_are_rows():
         upper_batch=4,
     )
     ready = Ready(problem, jnp.ones(()))
-    tuned = profile(with_rates(bl.MORBiT(), Rates(0.1, 0.1, 0.1, 0.1)), ready)
+    tuned = profile(with_rates(bl.MORBiT(), GivenRates(0.1, 0.1, 0.1, 0.1)), ready)
     assert tuned.calls == 4 * 4  # four calls on batches of four rows
     assert profile(bl.MORBiT(), ready).calls == 5 * 4  # and the power iteration of automatic rates
     assert Budget(165, None).steps(tuned) == 10

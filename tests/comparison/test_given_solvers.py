@@ -11,7 +11,7 @@ import pytest
 
 import bilevel as bl
 from bilevel._core.module import leaf, part
-from bilevel._cost.given_rates import Rates, rates_of, with_rates
+from bilevel._cost.given_rates import GivenRates, rates_of, with_rates
 from bilevel.comparison.tuning import Grid, label, tunable, tuned_on
 from bilevel.problem import initial_point
 from bilevel.solvers._base.solver import Info
@@ -97,7 +97,7 @@ def test_a_solver_of_the_user_s_own_runs_as_it_is(slopes):
     solver = Descent()
     assert not any(tunable(solver))
     assert label(solver) == "as given"
-    assert with_rates(solver, Rates(1.0, 1.0, 1.0, 1.0)) is solver
+    assert with_rates(solver, GivenRates(1.0, 1.0, 1.0, 1.0)) is solver
     found = bl.compare(*slopes, solvers={"mine": solver}, seconds=1e-9, seeds=2, progress=False)
     (candidate,) = found.candidates
     assert (candidate.name, candidate.rates, list(candidate.runs)) == ("mine", "as given", [0, 1])

@@ -10,17 +10,17 @@ import jax.numpy as jnp
 
 from bilevel import solvers
 from bilevel._core.words import plain, suggestion
-from bilevel._cost.given_rates import Rates, with_rates
+from bilevel._cost.given_rates import GivenRates, with_rates
 from bilevel._cost.report import Cost, cost
 from bilevel.problems import random_quadratics
 from bilevel.solvers._base.card import Card
 
 STEPS = 48  # whole periods of the methods that refresh now and then
 X_SIZE, Y_SIZE = 2, 3
-RATES = Rates(upper=0.01, lower=0.05, weights=0.01, estimator=0.02)
+RATES = GivenRates(upper=0.01, lower=0.05, weights=0.01, estimator=0.002)  # at which none diverges
 
 
-class Entry(NamedTuple):
+class Listing(NamedTuple):
     """A solver, as a list shows it."""
 
     name: str
@@ -28,29 +28,29 @@ class Entry(NamedTuple):
     card: Card
     reference: str
     text: str  # the updates, the theory and the reference
-    options: str  # with their defaults
+    options: str  # the constructor call, with its defaults
 
 
-def entries() -> list[Entry]:
+def listings() -> list[Listing]:
     """Every exported solver, by name."""
-    return [_entry(name) for name in sorted(solvers.__all__, key=str.lower)]
+    return [_listing(name) for name in sorted(solvers.__all__, key=str.lower)]
 
 
-def find(name: str) -> Entry:
+def find(name: str) -> Listing:
     """The solver of this name, however it is written; raises ValueError with the nearest name where there is none."""
     names = {plain(exported): exported for exported in solvers.__all__}
     if plain(name) in names:
-        return _entry(names[plain(name)])
+        return _listing(names[plain(name)])
     hint = suggestion(name, solvers.__all__) or "`bilevel solvers` lists them."
     raise ValueError(f"there is no solver named {name!r}. {hint}")
 
 
-def _entry(name: str) -> Entry:
+def _listing(name: str) -> Listing:
     solver = getattr(solvers, name)
     text = (sys.modules[solver.__module__].__doc__ or "").strip()
     title, _, what = text.partition("\n")[0].partition(":")
     found = re.search(r"^References?:(.*?)(?:\n\s*\n|\Z)", text, re.MULTILINE | re.DOTALL)
-    return Entry(
+    return Listing(
         name,
         what.strip() if plain(title) == plain(name) else text.partition("\n")[0],
         solver.card,
@@ -60,13 +60,14 @@ def _entry(name: str) -> Entry:
     )
 
 
-def count(entry: Entry) -> Cost | None:
-    """The cost of a step of the solver as it comes, at given rates, so that nothing is measured on the way.
+def count(listing: Listing) -> Cost | None:
+    """The cost of a step of the solver with its default options, at given rates, so that nothing is measured.
 
     On two small quadratic tasks, with y of `Y_SIZE` numbers: only methods that build matrices depend on it. None for
     solvers of other problems than bilevel ones.
     """
-    if entry.card.problem != "bilevel":
+    if listing.card.problem != "bilevel":
         return None
-    solver = with_rates(getattr(solvers, entry.name)(), RATES)
-    return cost(solver, random_quadratics(0, 2, X_SIZE, Y_SIZE).problem, jnp.ones(X_SIZE), steps=STEPS)
+    solver = with_rates(getattr(solvers, listing.name)(), RATES)
+    ready = random_quadratics(0, 2, X_SIZE, Y_SIZE)
+    return cost(ready.problem, solver, jnp.ones(X_SIZE), steps=STEPS)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple, TypeVar
 
-from bilevel._core.module import Rate
+from bilevel._core.schedules import Rate
 
 S = TypeVar("S")
+OF_V = ("v_lr", "penalty_lr")  # what solvers that move v, or what takes its place, themselves call its rate
 
 
-class Rates(NamedTuple):
+class GivenRates(NamedTuple):
     """The rates of x, y, the weights, and of an estimator; None = the solver's own stays."""
 
     upper: Rate = None
@@ -23,28 +24,26 @@ class Rates(NamedTuple):
     estimator: Rate = None
 
 
-def rates_of(solver: object) -> Rates:
+def rates_of(solver: object) -> GivenRates:
     """The rates that a solver was given; None where it chooses one or has none."""
-    weighting, estimator = getattr(solver, "weighting", None), getattr(solver, "hypergradient", None)
-    return Rates(
-        getattr(solver, "upper_lr", None),
-        getattr(solver, "lower_lr", None),
-        getattr(weighting, "lr", None),
-        getattr(estimator, "lr", None),
-    )
+    own = [getattr(solver, name, None) for name in ("upper_lr", "lower_lr")]
+    parts = [getattr(getattr(solver, name, None), "lr", None) for name in ("weighting", "hypergradient")]
+    of_v = next((getattr(solver, name) for name in OF_V if hasattr(solver, name)), None)
+    return GivenRates(*own, parts[0], parts[1] if of_v is None else of_v)
 
 
-def with_rates(solver: S, rates: Rates) -> S:
+def with_rates(solver: S, rates: GivenRates) -> S:
     """The same solver with these rates, of those that it has a field for; weights that do not move have none.
 
     >>> import bilevel as bl
-    >>> solver = with_rates(bl.MORBiT(lower_lr=0.5), Rates(upper=0.1, weights=0.01))
+    >>> solver = with_rates(bl.MORBiT(lower_lr=0.5), GivenRates(upper=0.1, weights=0.01))
     >>> rates_of(solver)
-    Rates(upper=0.1, lower=0.5, weights=0.01, estimator=None)
+    GivenRates(upper=0.1, lower=0.5, weights=0.01, estimator=None)
     """
     options: dict[str, Any] = {"upper_lr": rates.upper, "lower_lr": rates.lower}
     if rates.weights is not None and has_weights_rate(solver):
         options["weighting"] = _with_lr(getattr(solver, "weighting", None), rates.weights)
+    options |= dict.fromkeys(OF_V, rates.estimator)
     if rates.estimator is not None:
         options["hypergradient"] = _with_lr(getattr(solver, "hypergradient", None), rates.estimator)
     known = {name: value for name, value in options.items() if value is not None and name in field_names(solver)}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from bilevel._cost.counting import Tally, counted_problem
 from bilevel.problem import checks
 from bilevel.problem.problem import Problem
+from bilevel.solvers._base.solver import Solver
 
 KINDS = ("f", "grad f", "g", "grad g", "A v", "J v")
 
@@ -44,40 +46,66 @@ class Cost(NamedTuple):
         return f"{calls}: {self.total:.4g} calls on {self.rows:.4g} rows, per step and task"
 
 
-def cost(solver: Any, problem: Problem, x: Any, y: Any = None, steps: int = 20) -> Cost:
+def cost(problem: Problem, solver: Solver, x: object, y: object = None, steps: int = 20) -> Cost:
     """Counts the calls of f, g and their derivatives that a step makes, by running steps.
 
     Args:
-        solver: for instance `bl.MORBiT()`; with automatic rates a step also follows the curvature of g.
         problem: what to run on.
+        solver: for instance `bl.MORBiT()`; with automatic rates a step also follows the curvature of g.
         x: where the shared variable starts.
         y: where the tasks' variables start, as for `solve`.
-        steps: how many steps to run; methods that refresh now and then, or whose loops grow, need a typical number.
+        steps: how many steps to run; for methods that refresh now and then, or whose loops grow, a whole number of
+            periods, or the length of a typical run.
 
     What happens before the first step and between chunks of steps (first values, measured rates, evaluations) is not
     counted. Tasks that are stacked run their loops together: one that ends a loop early, as conjugate gradients may,
     counts until the last has ended. Counting is slow and holds a copy of x per task: use a small problem, on which most
     methods make the same calls.
 
+    Raises:
+        ValueError: where the run diverges. Calls are told apart by the points they are made at, and points that are
+            not finite all look alike.
+
     >>> import bilevel as bl
     >>> known = bl.problems.opposed_slopes()
     >>> solver = bl.MORBiT(upper_lr=0.1, lower_lr=0.3, hypergradient=bl.hypergradients.Neumann(terms=5, lr=0.3))
-    >>> print(cost(solver, known.problem, known.x))
+    >>> print(bl.cost(known.problem, solver, known.x))
     1 grad f, 1 grad g, 4 A v, 1 J v: 7 calls on 7 rows, per step and task
     """
-    if not isinstance(problem, Problem):
-        raise TypeError(f"cost(problem=...) got {type(problem).__name__}: it needs a bl.Problem.")
-    if not hasattr(solver, "step") or isinstance(solver, type):
-        raise TypeError(f"cost(solver=...) got {solver!r}: it needs a solver object, such as bl.MORBiT().")
+    _check(problem, solver)
     checks.check_count("cost(steps)", steps)
     key = jax.random.key(0)
     state = solver.init(problem, x, y, key=key, steps=steps)
     tally = Tally()
-    step = jax.jit(solver.step)
+    # Unoptimised machine code: compiling takes longer than running; which calls are made does not depend on it.
+    step = jax.jit(solver.step, compiler_options={"xla_backend_optimization_level": 0})
     counting = counted_problem(problem, tally)
     for k in range(steps):
         tally.next_step()
         state, info = step(counting, state, jax.random.fold_in(key, k))
         # Counts are complete when the numbers are.
         jax.block_until_ready((state, info))
+        if not (tally.finite and _are_finite((state.x, state.y, info.losses))):
+            raise ValueError(
+                f"cost(solver={type(solver).__name__}(...)) diverged at step {k + 1} of {steps}, and only a run that "
+                "stays finite can be counted: give smaller rates (upper_lr, lower_lr, that of v or of the estimator), "
+                "or fewer steps."
+            )
     return Cost(*(tally.counts[name] / (steps * problem.size) for name in Cost._fields))
+
+
+def _check(problem: object, solver: object) -> None:
+    """Refuses what is neither a problem nor a solver, and the two in the wrong order."""
+    if hasattr(problem, "step") and isinstance(solver, Problem):
+        raise TypeError(
+            f"cost({type(problem).__name__}(...), {type(solver).__name__}(...)): the problem comes first, as in "
+            "bl.solve: cost(problem, solver, x)."
+        )
+    if not isinstance(problem, Problem):
+        raise TypeError(f"cost(problem=...) got {type(problem).__name__}: it needs a bl.Problem.")
+    if not hasattr(solver, "step") or isinstance(solver, type):
+        raise TypeError(f"cost(solver=...) got {solver!r}: it needs a solver object, such as bl.MORBiT().")
+
+
+def _are_finite(values: object) -> bool:
+    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(values))

@@ -12,7 +12,7 @@ from bilevel.cli.app import app, understood
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from bilevel._cost.catalogue import Entry
+    from bilevel._cost.catalogue import Listing
     from bilevel._cost.report import Cost
 
 
@@ -35,15 +35,15 @@ def solvers(
     """List the solvers: what each one solves, keeps and costs, its published rate, its paper, and what we added."""
     from rich.console import Console
 
-    from bilevel._cost.catalogue import entries, find
+    from bilevel._cost.catalogue import find, listings
 
     if name is None:
-        Console().print(_solver_table(entries(), cost))
+        Console().print(_solver_table(listings(), cost))
     else:
         typer.echo(_solver_page(find(name), cost))
 
 
-def _solver_table(entries: Sequence[Entry], with_cost: bool) -> Table:
+def _solver_table(listings: Sequence[Listing], with_cost: bool) -> Table:
     """A row for each solver; some columns hold several things, or the table would not fit a terminal."""
     from rich.table import Table
     from rich.text import Text
@@ -61,16 +61,16 @@ def _solver_table(entries: Sequence[Entry], with_cost: bool) -> Table:
         table.add_column(title)
     if with_cost:
         table.add_column("cost", no_wrap=True)
-    for entry in entries:
-        card = entry.card
+    for listing in listings:
+        card = listing.card
         row = [
-            entry.name,
+            listing.name,
             f"{card.problem}\n{card.loops} loop\n{card.constraint}",
             card.keeps,
             f"{card.rate}\n{card.paper}",
             card.extension,
         ]
-        table.add_row(*map(Text, [*row, "\n".join(_calls(count(entry)))] if with_cost else row))
+        table.add_row(*map(Text, [*row, "\n".join(_calls(count(listing)))] if with_cost else row))
     table.caption = (
         "Rates: samples until the squared gradient norm is below eps, as published for one task.\n"
         + ("Cost: calls per step and task, at given rates.\n" if with_cost else "`--cost` counts what a step costs. ")
@@ -79,17 +79,17 @@ def _solver_table(entries: Sequence[Entry], with_cost: bool) -> Table:
     return table
 
 
-def _solver_page(entry: Entry, with_cost: bool) -> str:
+def _solver_page(listing: Listing, with_cost: bool) -> str:
     """Everything that is known about one solver."""
     from bilevel._cost.catalogue import count
 
-    card = entry.card
+    card = listing.card
     said = {"problem": card.problem, "loops": card.loops, "constraint": card.constraint, "keeps": card.keeps}
     said |= {"rate": card.rate, "paper": card.paper, "extension": card.extension}
-    said["options"] = entry.options
+    said["options"] = listing.options
     if with_cost:
-        said["cost"] = f"{', '.join(_calls(count(entry)))} (per step and task, at given rates)"
-    return "\n".join([entry.text, "", *(f"{field:<12}{value}" for field, value in said.items())])
+        said["cost"] = f"{', '.join(_calls(count(listing)))} (per step and task, at given rates)"
+    return "\n".join([listing.text, "", *(f"{field:<12}{value}" for field, value in said.items())])
 
 
 def _calls(cost: Cost | None) -> list[str]:

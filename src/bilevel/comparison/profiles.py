@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from bilevel._cost.given_rates import Rates, with_rates
+from bilevel._cost.given_rates import GivenRates, with_rates
 from bilevel._cost.report import cost
 from bilevel._studies.driver import Run, divergence_is_data, run_one
 from bilevel.comparison.tuning import tunable
@@ -21,7 +21,7 @@ from bilevel.solvers._base.solver import Solver
 
 COUNTED_STEPS = 32  # whole periods of the methods that refresh now and then, or nearly
 TIMED_SECONDS = 1.0
-TOO_SMALL_TO_DIVERGE = Rates(1e-6, 1e-3, 1e-6, 1e-3)
+TOO_SMALL_TO_DIVERGE = GivenRates(1e-6, 1e-3, 1e-6, 1e-3)
 
 
 class Profile(NamedTuple):
@@ -49,7 +49,7 @@ def profile(solver: Solver, ready: Ready, y: Any = None) -> Profile:
     typical = solver if tunable(solver).upper else with_rates(solver, TOO_SMALL_TO_DIVERGE)
     calls = float("nan")
     if isinstance(ready.problem, Problem):
-        calls = cost(typical, ready.problem, ready.x, y, steps=COUNTED_STEPS).rows
+        calls = cost(ready.problem, typical, ready.x, y, steps=COUNTED_STEPS).rows
     state = typical.init(ready.problem, ready.x, y, key=jax.random.key(0), steps=1)
     memory = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     with divergence_is_data():

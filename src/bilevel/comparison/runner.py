@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from bilevel._cost.given_rates import Rates, with_rates
+from bilevel._cost.given_rates import GivenRates, with_rates
 from bilevel._studies.experiment import Experiment, Method
 from bilevel._studies.measures import score
 from bilevel._studies.records import Records
@@ -56,7 +56,7 @@ class Runner:
         automatic = tunable(solver).upper
         file = f"cost-{name}{', automatic' * automatic}"
         # Other rates cost the same, so that all tuned ones share a profile.
-        kind = repr(solver if automatic else with_rates(solver, Rates(1.0, 1.0, 1.0, 1.0)))
+        kind = repr(solver if automatic else with_rates(solver, GivenRates(1.0, 1.0, 1.0, 1.0)))
         kept = self.records.read_facts(file)
         if kept.get("solver") == kind:
             return Profile(float(kept["calls"]), float(kept["seconds"]), int(kept["bytes"]))
@@ -75,7 +75,7 @@ class Runner:
 
     def too_slow(self, name: str, solver: Solver) -> str | None:
         """Why a solver is left out that could run, in a sentence; None where it need not be."""
-        own = self.profile(name, with_rates(solver, Rates(1.0, 1.0, 1.0, 1.0)))
+        own = self.profile(name, with_rates(solver, GivenRates(1.0, 1.0, 1.0, 1.0)))
         needed = self.steps(own) * own.seconds
         if needed < SLOWEST and own.seconds < SLOW_STEP:
             return None

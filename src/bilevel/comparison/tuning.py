@@ -6,7 +6,7 @@ import itertools
 from typing import NamedTuple
 
 from bilevel._core.module import Rate
-from bilevel._cost.given_rates import Rates, field_names, has_weights_rate, rates_of, with_rates
+from bilevel._cost.given_rates import GivenRates, field_names, has_weights_rate, rates_of, with_rates
 from bilevel.solvers._base.solver import Solver
 
 AUTOMATIC, AS_GIVEN = "automatic", "as given"
@@ -57,7 +57,7 @@ def tuned_on(grid: Grid, solver: Solver) -> dict[str, Solver]:
     found = {}
     for upper, lower, weights in itertools.product(*choices):
         estimator = lower if given.estimator is None else None
-        tried = with_rates(solver, Rates(upper, lower, weights, estimator))
+        tried = with_rates(solver, GivenRates(upper, lower, weights, estimator))
         found[" ".join(map(_text, rates_of(tried)[:3]))] = tried
     return found
 
