@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
 import jax
 
-from bilevel._run.driver import Plan
+from bilevel._run.driver import run_one
 from bilevel._run.progress import Bar, Quiet, bar
-from bilevel._run.solving import Job
+from bilevel._run.run import Run
 from bilevel._studies.experiment import Experiment, Method
 from bilevel._studies.records import Record, Records
 
@@ -25,21 +25,17 @@ class Stage(NamedTuple):
     experiment: Experiment
     variant: str
 
-    @property
-    def plan(self) -> Plan:
-        """How its runs go."""
-        steps = self.experiment.steps
-        return Plan(steps, max(1, steps // self.experiment.evaluations), None, None)
-
     def missing(self, records: Records, seeds: Sequence[int]) -> list[tuple[int, Method]]:
         """The runs that are not finished; seed by seed, so that a part of them compares the methods."""
         methods = self.experiment.methods[self.variant]
         return [(s, m) for s in seeds for m in methods if not records.has(self.experiment, self.variant, m, s)]
 
-    def job(self, seed: int, method: Method) -> Job:
+    def run(self, seed: int, method: Method) -> Run:
         """One run to be made."""
-        ready = self.experiment.start(seed, self.variant)
-        return Job(ready.problem, self.experiment.methods[self.variant][method], ready.x, self.experiment.start_y, seed)
+        ready, steps = self.experiment.start(seed, self.variant), self.experiment.steps
+        solver = self.experiment.methods[self.variant][method]
+        every = max(1, steps // self.experiment.evaluations)
+        return Run(ready.problem, solver, ready.x, self.experiment.start_y, seed, steps, every)
 
 
 class Ran(NamedTuple):
@@ -60,8 +56,7 @@ def run(stage: Stage, seeds: Sequence[int], records: Records, progress: bool = T
     if not todo:
         return Ran(0, 0.0, 0)
     title = f"{stage.experiment.name}, {stage.variant}"
-    with bar(title, len(todo) * stage.plan.steps, progress) as shown, ThreadPoolExecutor(os.cpu_count()) as pool:
-        warnings.simplefilter("ignore")  # a run that diverges is kept, counted and told of
+    with bar(title, len(todo) * stage.experiment.steps, progress) as shown, ThreadPoolExecutor(os.cpu_count()) as pool:
         try:
             # The first run of each kind compiles what all of them use; others would only compile it again.
             solvers = stage.experiment.methods[stage.variant]
@@ -80,13 +75,13 @@ def run(stage: Stage, seeds: Sequence[int], records: Records, progress: bool = T
 
 
 def _compile(stage: Stage, seed: int, method: Method) -> None:
-    stage.job(seed, method).run(stage.plan._replace(steps=1, every=1), Quiet())
+    run_one(dataclasses.replace(stage.run(seed, method), steps=1, every=1), Quiet())
 
 
 def _one(stage: Stage, seed: int, method: Method, records: Records, shown: Bar, halt: threading.Event) -> str:
     if halt.is_set():
         return "interrupted"
-    result = stage.job(seed, method).run(stage.plan, shown, halt)
+    result = run_one(stage.run(seed, method), shown, halt)
     if result.status != "interrupted":
         record = Record.of(result, stage.experiment.seen)
         records.keep(stage.experiment, stage.variant, method, seed, record)

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bilevel._run.driver import Plan
-from bilevel._run.solving import Job, solve_all
+from bilevel._run.driver import run_all
+from bilevel._run.progress import bar
+from bilevel._run.run import Run
 from bilevel.datasets import letter_pairs
 from bilevel.hypergradients import Tracked
 from bilevel.problems import hyperparameters
@@ -64,12 +65,13 @@ def compare(steps: int, draws: int, tasks: int, seed: int = 0, progress: bool = 
         "min-max": MORBiT(UPPER, LOWER, Tracked(LOWER), SimplexAscent(WEIGHTS)),
     }
     # Draw by draw, so that an interrupted demo has both methods on the draws it has.
-    jobs = [
-        Job(ready.problem, solver, ready.x, None, seed + draw)
+    runs = [
+        Run(ready.problem, solver, ready.x, None, seed + draw, steps, every=max(1, steps // 20))
         for draw, ready in enumerate(problems)
         for solver in methods.values()
     ]
-    results = solve_all(jobs, Plan(steps, max(1, steps // 20), None, None), progress)
+    with bar(f"{len(runs)} runs", len(runs) * steps, progress) as shown:
+        results = Results(run_all(runs, shown))
     return {name: results[i :: len(methods)] for i, name in enumerate(methods)}
 
 

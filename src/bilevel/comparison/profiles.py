@@ -17,9 +17,9 @@ import jax
 from bilevel import solvers
 from bilevel._cost.catalogue import find
 from bilevel._cost.report import cost
-from bilevel._run.driver import Plan
+from bilevel._run.driver import run_one
 from bilevel._run.progress import Quiet
-from bilevel._run.solving import Job
+from bilevel._run.run import Run
 from bilevel.problem import checks, initial_point
 from bilevel.problems import Ready
 from bilevel.solvers.recommendation import recommended
@@ -104,18 +104,17 @@ def enter(name: str, solver: Any, ready: Ready, y: Any = None) -> Entrant:
     """Counts the calls of a step, times it and weighs the state; automatic rates cost some more."""
     typical = solver if is_automatic(solver) else with_rates(solver, (1e-6, 1e-3, 1e-6))  # too small to diverge
     counted = cost(typical, ready.problem, ready.x, y, steps=COUNTED_STEPS)
-    job = Job(ready.problem, typical, ready.x, y, 0)
-    first = job.start(Plan(1, 1, None, None))
-    weight = sum(leaf.nbytes for leaf in jax.tree.leaves(first))
-    return Entrant(name, solver, counted.rows, _seconds(job), weight)
+    one = Run(ready.problem, typical, ready.x, y, 0, steps=1)
+    weight = sum(leaf.nbytes for leaf in jax.tree.leaves(one.start()))
+    return Entrant(name, solver, counted.rows, _seconds(one), weight)
 
 
-def _seconds(job: Job) -> float:
+def _seconds(one: Run) -> float:
     """Seconds a step, evaluations left out: the difference between a longer run and a shorter one."""
 
     def run(steps: int) -> float:
         began = time.perf_counter()
-        job.run(Plan(steps, steps, None, None), Quiet())
+        run_one(dataclasses.replace(one, steps=steps, every=steps), Quiet())
         return time.perf_counter() - began
 
     for steps in (2, 22):  # they compile; the longer one measures automatic rates again on its way

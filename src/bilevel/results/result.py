@@ -94,7 +94,7 @@ class History:
 class Result:
     """The end of a run, and other iterates of it.
 
-    `x`, `y`, `weights`, `losses`, `worst` and their kin are those of `last`.
+    `x`, `y`, `weights`, `losses`, `worst` and the like are those of `last`.
 
     Attributes:
         problem: what was solved; None where the result was loaded.
@@ -107,6 +107,10 @@ class Result:
         history: the run as it was evaluated.
         status: "finished", "stopped early", "interrupted" or "diverged".
         message: what happened, in a sentence.
+        steps: how many steps were taken.
+        seconds: how long it took, all in all.
+        seed: of everything random.
+        compile_seconds: the part of `seconds` that went into compiling; 0 where the file of a loaded result has none.
     """
 
     problem: Grouped | None = dataclasses.field(repr=False)
@@ -121,6 +125,7 @@ class Result:
     steps: int
     seconds: float
     seed: int
+    compile_seconds: float = 0.0
 
     @property
     def x(self) -> Any:
@@ -168,7 +173,7 @@ class Result:
         name = solver.partition("(")[0].split(".")[-1] if isinstance(solver, str) else type(solver).__name__
         title = f"{name}{self._objective()}"
         lines = [
-            f"{title}: {self.status} after {self.steps} steps, {self.seconds:.1f} s. {self.message}".rstrip(),
+            f"{title}: {self.status} after {self.steps} steps, {self._times()}. {self.message}".rstrip(),
             f"{'iterate':<10}{'worst':>12}{'mean':>12}"
             + ("" if self.last.test_losses is None else f"{'test worst':>12}{'test mean':>12}")
             + "  worst task",
@@ -183,6 +188,10 @@ class Result:
         lines.append(f"largest weights: {said}")
         lines.extend(f"- {sentence}" for sentence in self.findings())
         return "\n".join(lines)
+
+    def _times(self) -> str:
+        compiling = f", of which {self.compile_seconds:.1f} s compiling" if self.compile_seconds >= 0.05 else ""
+        return f"{self.seconds:.1f} s{compiling}"
 
     def _objective(self) -> str:
         """What the weights of the tasks do, in brackets: most solvers average unless they are told otherwise."""

@@ -33,6 +33,7 @@ from bilevel.results.pytree_json import Arrays
 FORMAT, VERSION = "bilevel.result", 1  # a higher version is refused
 ITERATES = ("last", "best", "random", "average")
 FACTS = ("status", "message", "steps", "seconds", "seed")  # the fields that JSON holds as they are
+NEWER = ("compile_seconds",)  # fields that files of 0.1.0 lack
 
 FilePath = str | os.PathLike
 
@@ -55,7 +56,7 @@ def save(result: Any, path: FilePath) -> None:
         "version": VERSION,
         "made with": _versions(),
         "solver": result.solver if isinstance(result.solver, str) else repr(result.solver),
-        **{name: getattr(result, name) for name in FACTS},
+        **{name: getattr(result, name) for name in (*FACTS, *NEWER)},
         "tasks": [name if isinstance(name, (str, int)) else str(name) for name in y.names],
         "groups": [np.asarray(ids).tolist() for ids in y.ids],
         "x": pytree_json.describe(result.x),
@@ -98,6 +99,7 @@ def read(path: FilePath, x: Any = None, y: Any = None) -> dict[str, Any]:
     history = {name.removeprefix("history/"): array for name, array in arrays.items() if name.startswith("history/")}
     return {
         **{name: document[name] for name in ("solver", *FACTS)},
+        **{name: document[name] for name in NEWER if name in document},
         **{name: iterate(name) for name in ITERATES},
         "history": {"test": None} | history,
     }

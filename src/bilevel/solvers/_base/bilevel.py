@@ -281,7 +281,9 @@ def _start(solver: BilevelSolver, problem: Problem, x: Any, y: tuple, key: jax.A
     return solver.start(problem, x, y, key, steps)
 
 
-@jax.jit
 def measure(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array, iterations: Any) -> State:
-    """`solver.refresh`, compiled; the number of iterations is data, so that first and later measurements are one."""
-    return solver.refresh(problem, state, key, iterations)
+    """`solver.refresh`, compiled; the number of iterations is data, so that first and later measurements are one.
+
+    The driver compiles the same function in the same way, and gets the same program.
+    """
+    return jax.jit(type(solver).refresh)(solver, problem, state, key, iterations)
