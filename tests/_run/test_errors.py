@@ -536,7 +536,9 @@ def test_a_solver_of_the_wrong_type(given):
 
 
 def test_another_kind_of_problem_without_a_solver():
-    single = bl.MinMaxProblem(lambda x, batch: jnp.mean((x - batch) ** 2), [bl.Task(None, jnp.ones(2), name="only")])
+    single = bl.MinMaxProblem(
+        lambda x, batch: jnp.mean((x - batch) ** 2), [bl.Task(jnp.ones(2), jnp.ones(2), name="only")]
+    )
     with refuses(TypeError, r"solver=None.*recommended for a bl\.Problem only.*bl\.MinMaxProblem.*bl\.GDA"):
         bl.solve(single, x=jnp.zeros(()), steps=10)
 
