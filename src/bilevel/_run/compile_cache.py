@@ -26,7 +26,7 @@ from jax.experimental.compilation_cache import compilation_cache as jax_cache
 VARIABLE = "BILEVEL_COMPILE_CACHE"
 SETTINGS = {
     "jax_compilation_cache_dir": None,
-    "jax_persistent_cache_min_compile_time_secs": 0.02,  # what takes less is as soon compiled as read
+    "jax_persistent_cache_min_compile_time_secs": 0.0,  # small programs too: many of them add up to seconds
 }
 MAX_BYTES = 10**9
 MIN_AGE = 24 * 3600.0  # seconds without use before a program may be removed
