@@ -19,8 +19,9 @@ import jax
 import numpy as np
 
 import bilevel as bl
-from bilevel._run.driver import Plan
-from bilevel._run.solving import Job, solve_batched
+from bilevel._run.driver import run_lanes
+from bilevel._run.progress import Quiet
+from bilevel._run.run import Run
 
 
 def seconds(run: Callable[[], Any]) -> float:
@@ -38,13 +39,11 @@ def main() -> None:
     ready = bl.problems.hyperparameters(bl.datasets.letter_pairs(16, rows=1440), 128, lower_batch=8, upper_batch=8)
     solver = bl.MORBiT(0.03, 0.3, bl.hypergradients.Tracked(0.3), bl.weightings.SimplexAscent(5e-3))
     same = {"steps": options.steps, "progress": False}
-    jobs = [Job(ready.problem, solver, ready.x, None, seed) for seed in range(options.seeds)]
+    runs = [Run(ready.problem, solver, ready.x, None, seed, options.steps) for seed in range(options.seeds)]
     ways = {
         "in a row": lambda: [bl.solve(ready.problem, solver, ready.x, seed=s, **same) for s in range(options.seeds)],
         "threads": lambda: bl.solve(ready.problem, solver, ready.x, seeds=options.seeds, **same),
-        "batched": lambda: solve_batched(
-            jobs, Plan(options.steps, max(1, options.steps // 50), None, None), progress=False
-        ),
+        "batched": lambda: run_lanes(runs, Quiet().split(len(runs))),
     }
     ends = {name: [result.x for result in way()] for name, way in ways.items()}  # compiles all
     pairs = zip(jax.tree.leaves(ends["in a row"]), jax.tree.leaves(ends["threads"]), strict=True)

@@ -1,6 +1,8 @@
 """Runs that end before their time: by divergence, which is said and leaves a finite state, or by Ctrl-C."""
 
+import dataclasses
 import re
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,10 @@ import pytest
 
 import bilevel as bl
 from bilevel._run import loop
+from bilevel._run.driver import run_one
+from bilevel._run.progress import Quiet
+from bilevel._run.run import Run
+from bilevel.solvers._base.solver import Info
 
 STEPS = 2000
 
@@ -64,12 +70,90 @@ def test_it_is_said_once_with_the_step(diverged):
 
 def test_a_lower_rate_too_large_is_blamed_on_the_task_that_broke():
     result, _ = diverge(LOWER)
-    assert re.search(r"loss of task 'steep' became (inf|nan).*smaller.*lower_lr \(its rate was 1.5\)", result.message)
+    assert re.search(r"loss of task 'steep' became (inf|nan).*smaller lower_lr \(its rate was 1.5\)", result.message)
+    assert "upper_lr" not in result.message
 
 
 def test_an_upper_rate_too_large_is_blamed_on_the_upper_rate():
     result, _ = diverge(UPPER)
-    assert re.search(r"smaller.*upper_lr \(it was 50\)", result.message)
+    assert re.search(r"smaller upper_lr \(it was 50\)", result.message)
+    assert "lower_lr" not in result.message
+
+
+def test_weights_that_break_are_blamed_on_the_rate_of_the_weighting():
+    jump = CALM.replace(weighting=bl.weightings.Exponentiated(lr=lambda step: jnp.where(step == 4, jnp.inf, 0.1)))
+    result, _ = diverge(jump)
+    assert re.search(r"at step 4 the weights became .*smaller lr of the weighting, or None", result.message)
+
+
+def blow_up(step):
+    """A rate of y that is infinite once."""
+    return jnp.where(step == 9, jnp.inf, 0.2)
+
+
+def test_a_y_that_breaks_is_named_with_its_rate():
+    result, _ = diverge(CALM.replace(lower_lr=blow_up))
+    assert re.search(r"at step 9 y of task '(flat|steep)' became .*smaller lower_lr, or None", result.message)
+    assert "upper_lr" not in result.message
+
+
+class Place(NamedTuple):
+    step: jax.Array
+    x: jax.Array
+    y: tuple
+    weights: jax.Array
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Outward:
+    """A solver of a user's own, with the documented methods and nothing else: it multiplies x by -1e30."""
+
+    problem_type = bl.Problem
+    chooses_rates = False
+
+    def init(self, problem, x, y=None, *, key, steps):
+        y = tuple(jnp.full(group.size, y) for group in problem.groups)
+        return Place(jnp.zeros((), int), x, y, jnp.full(problem.size, 1 / problem.size))
+
+    def measures(self, state):
+        return False
+
+    def refresh(self, problem, state, key, iterations=1):
+        return state
+
+    def step(self, problem, state, key):
+        info = Info(
+            jnp.zeros(problem.size), abs(state.x), jnp.array(2.0), jnp.full(problem.size, jnp.nan), jnp.zeros(())
+        )
+        return state._replace(step=state.step + 1, x=-1e30 * state.x), info
+
+
+def test_a_solver_without_options_diverges_with_a_message():
+    result, _ = diverge(Outward())
+    assert result.steps == 10
+    assert "Outward diverged: at step 10 x became infinite or NaN. Try a smaller rate of x (it was 2)" in result.message
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_random_iterate_is_drawn_from_all_steps_that_were_finite(seed):
+    result, _ = diverge(LOWER, every=STEPS, seed=seed)  # long calls, so that picks fall into the one that breaks
+    undisturbed = run(LOWER, steps=result.steps, seed=seed)
+    np.testing.assert_array_equal(result.random.x, undisturbed.random.x)
+    np.testing.assert_array_equal(result.random.weights, undisturbed.random.weights)
+    np.testing.assert_array_equal(list(result.random.y.values()), list(undisturbed.random.y.values()))
+
+
+def test_the_driver_leaves_warnings_to_solve():
+    described = Run(PROBLEM, LOWER, jnp.array(0.5), jnp.array(0.0), 0, STEPS)
+    assert run_one(described, Quiet()).status == "diverged"  # warnings are errors here
+
+
+def test_several_seeds_that_diverge_are_told_of_once():
+    with pytest.warns(UserWarning, match=r"3 of 3 runs diverged \(seeds 0, 1, 2\). The first: MORBiT") as caught:
+        results = run(LOWER, seeds=3)
+    assert len(caught) == 1
+    assert [result.status for result in results] == ["diverged"] * 3
 
 
 def test_the_last_finite_state_is_returned(diverged):
@@ -172,7 +256,7 @@ def test_ctrl_c_in_a_compiled_call_returns_the_state_before_it(monkeypatch):
     compiled, calls = loop.steps, []
 
     def interrupted(*arguments):
-        calls.append(int(arguments[2].state.step))
+        calls.append(int(arguments[2][0].state.step))
         if len(calls) == 4:
             raise KeyboardInterrupt
         return compiled(*arguments)

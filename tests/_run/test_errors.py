@@ -535,6 +535,19 @@ def test_a_solver_of_the_wrong_type(given):
         bl.solve(make_default(), given, X, Y, steps=10)
 
 
+def test_another_kind_of_problem_without_a_solver():
+    single = bl.MinMaxProblem(
+        lambda x, batch: jnp.mean((x - batch) ** 2), [bl.Task(jnp.ones(2), jnp.ones(2), name="only")]
+    )
+    with refuses(TypeError, r"solver=None.*recommended for a bl\.Problem only.*bl\.MinMaxProblem.*bl\.GDA"):
+        bl.solve(single, x=jnp.zeros(()), steps=10)
+
+
+def test_x_left_out():
+    with refuses(TypeError, r"solve\(x=\.\.\.\) is missing"):
+        bl.solve(make_default(), bl.MORBiT(), steps=10)
+
+
 def test_problem_and_solver_exchanged():
     with refuses(TypeError, r"problem.*MORBiT.*bl\.Problem"):
         bl.solve(bl.MORBiT(), make_default(), X, Y, steps=10)

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-import sys
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,8 @@ import pytest
 
 import bilevel as bl
 from bilevel._run import driver, loop
-from bilevel._run.solving import Job, solve_batched
+from bilevel._run.progress import Quiet
+from bilevel._run.run import Run
 from bilevel.hypergradients import Tracked
 from bilevel.weightings import SimplexAscent
 from ulp import assert_ulp, within_ulp
@@ -329,6 +330,17 @@ def test_the_callback_sees_every_evaluation():
             np.testing.assert_array_equal(value, getattr(result.history, name)[k])
 
 
+def test_what_a_callback_does_to_its_row_changes_no_history():
+    def meddle(row):
+        row["validation"] *= 0
+        row["weights"][:] = 7
+        row.clear()
+
+    meddled, plain = run(callback=meddle), run()
+    np.testing.assert_array_equal(meddled.history.validation, plain.history.validation)
+    np.testing.assert_array_equal(meddled.history.weights, plain.history.weights)
+
+
 def test_the_callback_can_stop_the_run():
     result = run(callback=lambda evaluation: evaluation["step"] >= 20, steps=300)
     assert (result.status, result.steps) == ("stopped early", 20)
@@ -462,16 +474,16 @@ def test_a_result_without_test_data_says_nothing_of_it():
 # ------------------------------------------------------------------ many seeds in one batched run
 
 
-def batched(solver, steps=30, every=10, seeds=3, problem=NOISY):
-    jobs = [Job(problem, solver, X, Y, seed) for seed in range(seeds)]
-    return solve_batched(jobs, driver.Plan(steps, every, None, None), progress=False)
+def batched(solver, steps=30, every=10, seeds=3, problem=NOISY, x=X, **options):
+    runs = [Run(problem, solver, x, Y, seed, steps, every, **options) for seed in range(seeds)]
+    return driver.run_lanes(runs, Quiet().split(seeds))
 
 
 @pytest.mark.parametrize("solver", [GIVEN, AUTOMATIC], ids=["given rates", "automatic rates"])
 def test_a_batched_run_equals_single_ones(solver):
     for together, alone in zip(batched(solver), run(solver, seeds=3), strict=True):
         assert together.seed == alone.seed
-        for name in ("last", "best", "average"):
+        for name in ("last", "best", "average", "random"):
             a, b = getattr(together, name), getattr(alone, name)
             np.testing.assert_allclose(a.x, b.x, rtol=1e-9)
             np.testing.assert_allclose(a.weights, b.weights, rtol=1e-9)
@@ -480,20 +492,83 @@ def test_a_batched_run_equals_single_ones(solver):
             np.testing.assert_allclose(getattr(together.history, name), getattr(alone.history, name), rtol=1e-9)
 
 
-def test_a_seed_that_diverges_in_a_batched_run_is_run_again_alone():
-    with pytest.warns(UserWarning, match="diverged"):
-        results = batched(GIVEN.replace(lower_lr=1e3), steps=300, every=100, seeds=2)
-    assert [result.status for result in results] == ["diverged", "diverged"]
-    assert all(np.isfinite(result.x) for result in results)
+def one_by_one(solver, seeds=3, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [run(solver, seed=seed, **options) for seed in range(seeds)]
+
+
+def test_seeds_that_diverge_in_a_batch_are_those_that_diverge_alone():
+    solver = GIVEN.replace(lower_lr=1e3)
+    alone = one_by_one(solver, steps=300, every=100)
+    for a, b in zip(batched(solver, steps=300, every=100), alone, strict=True):
+        assert (a.status, a.steps, a.message) == (b.status, b.steps, b.message)
+        assert a.status == "diverged"
+        for name in ("last", "random"):
+            np.testing.assert_allclose(getattr(a, name).x, getattr(b, name).x, rtol=1e-9)
+
+
+def cliff(x, y, batch):
+    """Its slope in y is NaN where y lies above the batch by 2: which seeds get there depends on what they draw."""
+    return upper(x, y, batch) + 0 * jnp.sqrt(2 - jnp.mean(y - batch))
+
+
+def test_a_seed_that_diverges_in_a_batch_leaves_the_others_alone():
+    problem = bl.Problem(cliff, lower, bl.Task.stack(train=STACK.train, validation=STACK.validation), None, 1, 1)
+    options = {"problem": problem, "steps": 60, "every": 20}
+    alone = one_by_one(GIVEN, x=0 * X, **options)
+    together = batched(GIVEN, x=0 * X, **options)
+    assert {result.status for result in alone} == {"diverged", "finished"}
+    for a, b in zip(together, alone, strict=True):
+        assert (a.status, a.steps, a.message) == (b.status, b.steps, b.message)
+        np.testing.assert_allclose(a.x, b.x, rtol=1e-9)
+        np.testing.assert_allclose(a.random.x, b.random.x, rtol=1e-9)
+        np.testing.assert_array_equal(a.history.step, b.history.step)
+
+
+def test_patience_and_callbacks_end_the_seeds_of_a_batch_one_by_one():
+    solver, options = GIVEN.replace(upper_lr=0.5), {"x": 0 * X, "steps": 100, "every": 1, "patience": 3}
+    alone = one_by_one(solver, **options)
+    assert len({result.steps for result in alone}) > 1
+    for a, b in zip(batched(solver, **options), alone, strict=True):
+        assert (a.status, a.steps, a.message) == (b.status, b.steps, b.message) == ("stopped early", a.steps, a.message)
+        np.testing.assert_allclose(a.x, b.x, rtol=1e-9)
+        np.testing.assert_allclose(a.random.x, b.random.x, rtol=1e-9)
+
+    seen = []
+    results = batched(GIVEN, callback=lambda row: seen.append(row["step"]) or len(seen) == 2)
+    assert [result.status for result in results] == ["finished", "stopped early", "finished"]
+    assert [result.steps for result in results] == [30, 10, 30]
+    assert seen == [10, 10, 10, 20, 20, 30, 30]
+
+
+def test_ctrl_c_in_a_batch_returns_what_all_seeds_have_reached(monkeypatch):
+    compiled, calls = loop.steps, []
+
+    def interrupted(*arguments):
+        calls.append([int(carry.state.step) for carry in arguments[2]])
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return compiled(*arguments)
+
+    monkeypatch.setattr(loop, "steps", interrupted)
+    results = batched(GIVEN, steps=300, every=100)
+    assert [result.status for result in results] == ["interrupted"] * 3
+    assert [result.steps for result in results] == calls[-1]
+    assert min(calls[-1]) > 0
 
 
 def test_on_accelerators_seeds_are_batched(monkeypatch):
-    called = []
+    called, compiled = [], loop.steps
+
+    def note(*arguments):
+        called.append(len(arguments[2]))
+        return compiled(*arguments)
+
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    note = lambda jobs, plan, progress: called.append([job.seed for job in jobs])  # noqa: E731
-    monkeypatch.setattr(sys.modules["bilevel._run.solving"], "solve_batched", note)
-    run(seeds=[4, 7])
-    assert called == [[4, 7]]
+    monkeypatch.setattr(loop, "steps", note)
+    assert [result.seed for result in run(seeds=[4, 7])] == [4, 7]
+    assert set(called) == {2}
 
 
 def test_without_a_solver_it_is_the_recommended_one():
@@ -502,5 +577,5 @@ def test_without_a_solver_it_is_the_recommended_one():
     named = bl.solve(known.problem, bl.MORBiT(), known.x, steps=5, progress=False)
     assert own.solver == named.solver
     np.testing.assert_array_equal(own.x, named.x)
-    with pytest.raises(ValueError, match="x got None"):
+    with pytest.raises(TypeError, match=r"solve\(x=\.\.\.\) is missing"):
         bl.solve(known.problem, steps=5)

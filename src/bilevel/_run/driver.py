@@ -1,142 +1,247 @@
-"""One run: compiled calls, and between them evaluation, measuring, progress and the decision to go on."""
+"""The driver: compiled calls, and between them evaluation, measuring, progress and the decision to go on.
+
+It is one loop, `lanes = advance(runs, lanes)`, over what the runs have reached. A lane is a run of a batch: one where a
+thread drives one run, which is the way on a CPU, and several where runs that differ in their seed share compiled calls,
+which is the way on accelerators. In a batch every run draws as it would alone; only rounding differs, because batched
+products are summed in another order.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-import warnings
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
 import jax
 import numpy as np
 
-from bilevel._run import loop
+from bilevel._run import loop, recording
+from bilevel._run.compile_clock import Clock
+from bilevel._run.divergence import explain
+from bilevel._run.loop import Carry
 from bilevel._run.progress import Bar
-from bilevel._run.recorder import Recorder
-from bilevel.problem.problem import Grouped
+from bilevel._run.run import DIVERGED, FINISHED, INTERRUPTED, STOPPED, Reached, Run
 from bilevel.results.result import Result
-from bilevel.solvers._base.bilevel import measure
-from bilevel.solvers._base.solver import Info
 
-Callback = Callable[[dict[str, Any]], Any]
-
-CALL_SECONDS = 0.5  # about how long one compiled call may take, so that the bar moves and Ctrl-C is heard
+CALL_SECONDS = 0.5  # about how long one compiled call may take, so that the bar moves and Ctrl-C works at once
 
 
-class Plan(NamedTuple):
-    """How long a run is and what happens along it."""
+def run_one(run: Run, bar: Bar, halt: threading.Event | None = None) -> Result:
+    """Makes a run.
 
-    steps: int
-    every: int
-    patience: int | None
-    callback: Callback | None
+    Args:
+        run: which.
+        bar: where its progress is shown.
+        halt: set by another thread, it ends the run as Ctrl-C does.
+
+    Returns:
+        The result; a run that diverges is told of by its status and message, not by a warning.
+    """
+    return run_lanes([run], [bar], halt)[0]
 
 
-class Drive:
-    """One run."""
+def run_all(runs: Sequence[Run], bar: Bar, halt: threading.Event | None = None) -> list[Result]:
+    """Makes several runs at once; Ctrl-C ends all of them and returns what they have reached.
 
-    def __init__(self, problem: Grouped, solver: Any, seed: int, plan: Plan, halt: threading.Event | None = None):
-        key = jax.random.fold_in(jax.random.key(seed), 1)
-        self.problem, self.solver, self.key, self.seed = problem, solver, key, seed
-        self.steps, self.every, self.patience, self.callback = plan
-        self.halt = threading.Event() if halt is None else halt
-        # Reservoir sampling decided beforehand: step k replaces the random iterate with probability 1 / (k + 1).
-        self.picks = np.flatnonzero(np.random.default_rng(seed).random(self.steps) * np.arange(1, self.steps + 1) < 1)
-        self.refresh_key = jax.random.fold_in(key, 2**31)  # apart from the keys of steps
-        self.steps_per_second = None
-        self.remeasure: set[int] = set()
-
-    def go(self, state: Any, shown: Bar) -> Result:
-        """Steps until the end, or until something ends the run before."""
-        # Not when `every` says: how often a run is looked at must not change it.
-        self.remeasure = measuring_steps(self.steps) if self.solver.measures(state) else set()
-        run = loop.first(self.solver, self.problem, state, self.key)
-        record = Recorder(self.problem, self.solver, self.seed)
-        record.add(0, run, started=True)
-        step, status, message = 0, "finished", ""
+    On a CPU a thread per core drives one run each, which is faster there than a batch and equals single runs bit for
+    bit. On an accelerator runs that differ in their seed alone are one batch.
+    """
+    if len(runs) == 1:
+        return [run_one(runs[0], bar, halt)]
+    halt, bars = threading.Event() if halt is None else halt, bar.split(len(runs))
+    if jax.default_backend() != "cpu" and _differ_in_seed_only(runs):
+        return run_lanes(runs, bars, halt)
+    with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="bilevel") as pool:
+        futures = _submit(pool, runs, bars, halt)
         try:
-            shown.show(0, record.worst, record.mean)
-            while step < self.steps:
-                if self.halt.is_set():
-                    raise KeyboardInterrupt
-                run, step, bad = self.advance(run, step)
-                if bad is not None:
-                    status, message = "diverged", bad
-                    break
-                if step in self.remeasure and step < self.steps:
-                    key = jax.random.fold_in(self.refresh_key, step)
-                    run = run._replace(state=measure(self.solver, self.problem, run.state, key, 1))
-                if step % self.every == 0 or step == self.steps:
-                    stop = record.add(step, run, callback=self.callback)
-                    run = run._replace(watch=loop.Watch.start(run.state.weights))
-                    shown.show(step, record.worst, record.mean)
-                    if stop or (self.patience is not None and record.since_best >= self.patience):
-                        why = "the callback asked for it" if stop else f"{self.patience} evaluations brought no better"
-                        status, message = "stopped early", f"Stopped because {why}."
-                        break
-                else:
-                    shown.show(step)
+            # With a time limit: on some systems an endless wait cannot be interrupted.
+            while wait(futures, 0.5, FIRST_EXCEPTION).not_done:
+                for future in futures:
+                    if future.done():
+                        future.result()  # raises what the run raised
         except KeyboardInterrupt:
-            status, message = "interrupted", "Interrupted; this is what there is."
-        if record.steps[-1] != step:
-            record.add(step, run)
-        if status == "diverged":
-            warnings.warn(message, stacklevel=4)
-        return record.result(run, step, status, message)
-
-    def advance(self, run: loop.Run, step: int) -> tuple[loop.Run, int, str | None]:
-        """One compiled call: to the next place where something is due, or for about `CALL_SECONDS`."""
-        stop = min(step - step % self.every + self.every, self.steps)
-        stop = min([stop, *(due for due in self.remeasure if due > step)])
-        if self.steps_per_second is not None:
-            stop = min(stop, step + max(1, int(self.steps_per_second * CALL_SECONDS)))
-        picked = self.picks[(self.picks >= step) & (self.picks < stop)]
-        pick = int(picked[-1]) if len(picked) else self.steps
-        began = time.perf_counter()
-        after = jax.block_until_ready(loop.steps(self.solver, self.problem, run, self.key, stop, pick))
-        if bool(after.finite):
-            # The first call compiles, so its time says nothing.
-            elapsed = time.perf_counter() - began
-            self.steps_per_second = (stop - step) / elapsed if self.steps_per_second is not None else 1 / elapsed
-            return after, stop, None
-        return self.last_finite(run, after, step)
-
-    def last_finite(self, run: loop.Run, after: loop.Run, step: int) -> tuple[loop.Run, int, str]:
-        """Runs again from the last good state up to just before it broke: cheaper than checking all in every step."""
-        broken = int(after.state.step) - 1
-        message = _explain(self.problem, self.solver, after.info, broken)
-        back = 1
-        stop = broken
-        while stop > step:
-            again = loop.steps(self.solver, self.problem, run, self.key, stop, self.steps)
-            if bool(again.finite):
-                return again, stop, message
-            stop, back = stop - back, 2 * back
-        return run, step, message
+            halt.set()
+        except BaseException:
+            halt.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+        return [future.result() for future in futures]
 
 
-def measuring_steps(steps: int) -> set[int]:
-    """When curvature is measured again: at 1, 2, 4, 8, ..., as it changes most at first, and every twentieth."""
-    return {2**i for i in range(steps.bit_length())} | set(range(0, steps, max(1, steps // 20)))
+def _submit(
+    pool: ThreadPoolExecutor, runs: Sequence[Run], bars: Sequence[Bar], halt: threading.Event
+) -> list[Future[Result]]:
+    """Hands all runs to a pool, first one of each kind: it compiles what the others of its kind wait for."""
+    compiled: dict[object, threading.Event] = {}
+    kinds = [(jax.tree.structure((r.solver, r.problem)), *map(np.shape, jax.tree.leaves(r.problem))) for r in runs]
+    leading = [compiled.setdefault(kind, event) is event for kind, event in zip(kinds, _events(len(runs)), strict=True)]
+
+    def make(i: int) -> Result:
+        ready = compiled[kinds[i]]
+        if not leading[i]:
+            ready.wait()
+            return run_lanes([runs[i]], [bars[i]], halt)[0]
+        try:
+            return run_lanes([runs[i]], [bars[i]], halt, ready)[0]
+        finally:
+            ready.set()
+
+    order = sorted(range(len(runs)), key=lambda i: not leading[i])
+    futures = {i: pool.submit(make, i) for i in order}
+    return [futures[i] for i in range(len(runs))]
 
 
-def _explain(problem: Grouped, solver: Any, info: Info, step: int) -> str:
-    losses = np.asarray(info.losses)
-    broken = np.flatnonzero(~np.isfinite(losses))
-    if len(broken):
-        i = int(broken[0])
-        what = f"the loss of task {problem.names[i]!r} became {losses[i]}"
-        rate = f"upper_lr (it was {float(info.upper_rate):.3g})"
-        if hasattr(solver, "lower_lr"):
-            rate += f" or lower_lr (its rate was {float(info.lower_rate[i]):.3g})"
-    else:
-        broken = "the direction of x" if not np.isfinite(info.direction_norm) else "x, y or the weights"
-        what = f"{broken} became infinite or NaN"
-        rate = f"upper_lr (it was {float(info.upper_rate):.3g})"
-    given = solver.upper_lr is not None or getattr(solver, "lower_lr", None) is not None
-    chosen = ", or None to have the rates chosen" if given and solver.chooses_rates else ""
-    return (
-        f"{type(solver).__name__} diverged: at step {step} {what}. Try a smaller {rate}{chosen}, "
-        "or a larger batch. The result holds the last finite state."
+def _events(count: int) -> list[threading.Event]:
+    return [threading.Event() for _ in range(count)]
+
+
+def _differ_in_seed_only(runs: Sequence[Run]) -> bool:
+    first = runs[0]
+    same = ("problem", "solver", "x", "y", "steps", "every", "patience", "callback")
+    return all(getattr(run, name) is getattr(first, name) for run in runs for name in same)
+
+
+def run_lanes(
+    runs: Sequence[Run],
+    bars: Sequence[Bar],
+    halt: threading.Event | None = None,
+    compiled: threading.Event | None = None,
+) -> list[Result]:
+    """Drives runs that differ in their seed, in one batch; `compiled` is set when all programs are there."""
+    clock = Clock()
+    lanes = [_timed(_begin(run), clock) for run in runs]
+    # Nothing is shown before the first call has compiled the steps.
+    try:
+        while any(lane.running for lane in lanes):
+            if halt is not None and halt.is_set():
+                raise KeyboardInterrupt
+            before, lanes = lanes, advance(runs, lanes, clock)
+            if compiled is not None:
+                compiled.set()
+            for i, lane in enumerate(lanes):
+                if lane is before[i]:
+                    continue
+                evaluated = len(lane.rows) > len(before[i].rows) or before[i].steps_per_second is None
+                bars[i].show(lane.step, *((lane.rows[-1].worst, lane.rows[-1].mean) if evaluated else ()))
+                lanes[i] = _decide(runs[i], lane, clock)
+    except KeyboardInterrupt:
+        message = "Interrupted: the result is that of the steps taken so far."
+        lanes = [lane.ended(INTERRUPTED, message) if lane.running else lane for lane in lanes]
+    results = []
+    for run, lane, bar in zip(runs, lanes, bars, strict=True):
+        lane = lane if lane.rows[-1].step == lane.step else recording.add_row(run, lane)
+        results.append(recording.result(run, lane))
+        bar.end(lane.status)
+    return results
+
+
+def _begin(run: Run) -> Reached:
+    state = run.start()
+    return recording.begin(run, loop.first(run.solver, run.problem, state, run.key))
+
+
+def _timed(lane: Reached, clock: Clock) -> Reached:
+    return lane._replace(seconds=clock.seconds, compile_seconds=clock.compile_seconds)
+
+
+def advance(runs: Sequence[Run], lanes: Sequence[Reached], clock: Clock) -> list[Reached]:
+    """One compiled call of the lanes that run, to the next place where something is due, and what is due there."""
+    taken = [
+        lane if lane is old else _timed(lane, clock) for old, lane in zip(lanes, _take_steps(runs, lanes), strict=True)
+    ]
+    return [
+        _timed(_attend(run, lane), clock) if lane is not old and lane.running else lane
+        for run, old, lane in zip(runs, lanes, taken, strict=True)
+    ]
+
+
+def _attend(run: Run, lane: Reached) -> Reached:
+    """Measures again and evaluates, where that is due."""
+    state = lane.carry.state
+    if run.solver.measures(state) and run.refreshes_at(lane.step):
+        state = loop.refresh(run.solver, run.problem, state, run.refresh_key(lane.step))
+        lane = lane._replace(carry=lane.carry._replace(state=state))
+    return recording.add_row(run, lane) if run.evaluates_at(lane.step) else lane
+
+
+def _decide(run: Run, lane: Reached, clock: Clock) -> Reached:
+    """Whether a run goes on after a call."""
+    if not lane.running or lane.rows[-1].step != lane.step:
+        return lane
+    if run.callback is not None and run.callback(recording.as_dict(lane.rows[-1])):
+        return _timed(lane, clock).ended(STOPPED, "Stopped because the callback asked for it.")
+    if run.patience is not None and lane.since_best >= run.patience:
+        return lane.ended(STOPPED, f"Stopped because there was no improvement in {run.patience} evaluations.")
+    return lane.ended(FINISHED) if lane.step == run.steps else lane
+
+
+def _take_steps(runs: Sequence[Run], lanes: Sequence[Reached]) -> list[Reached]:
+    """The compiled call; lanes that have ended stay as they are."""
+    first = next(lane for lane in lanes if lane.running)  # those that run are all at the same step
+    stop = _stop(runs, lanes, first)
+    began = time.perf_counter()
+    after = jax.block_until_ready(_call(runs, lanes, [stop if lane.running else lane.step for lane in lanes]))
+    # The first call compiles and takes one step, so that the next ones are short rather than long.
+    pace = (stop - first.step) / (time.perf_counter() - began)
+    finite = jax.device_get([carry.finite for carry in after])
+    return [
+        lane
+        if not lane.running
+        else lane._replace(carry=after[i], step=stop, steps_per_second=pace)
+        if finite[i]
+        else _last_finite(runs, lanes, i, after[i])
+        for i, lane in enumerate(lanes)
+    ]
+
+
+def _stop(runs: Sequence[Run], lanes: Sequence[Reached], first: Reached) -> int:
+    """How far the next call goes: to where something is due, or for about `CALL_SECONDS`."""
+    step, pace = first.step, first.steps_per_second
+    if pace is None:
+        return step + 1
+    measures = runs[0].solver.measures(first.carry.state)
+    stop = min(runs[0].next_due(step, measures), step + max(1, int(pace * CALL_SECONDS)))
+    if len(runs) == 1:
+        return stop
+    # A batched loop would wait for the picks of its lanes one after the other: calls end at a pick instead.
+    picks = [run.pick(step, stop) for run, lane in zip(runs, lanes, strict=True) if lane.running]
+    return min([stop, *(pick + 1 for pick in picks if pick is not None)])
+
+
+def _call(runs: Sequence[Run], lanes: Sequence[Reached], stops: Sequence[int]) -> tuple[Carry, ...]:
+    picks = [run.pick(lane.step, stop) for run, lane, stop in zip(runs, lanes, stops, strict=True)]
+    return loop.steps(
+        runs[0].solver,
+        runs[0].problem,
+        tuple(lane.carry for lane in lanes),
+        tuple(run.key for run in runs),
+        tuple(stops),
+        tuple(int(run.steps) if pick is None else pick for run, pick in zip(runs, picks, strict=True)),
     )
+
+
+def _last_finite(runs: Sequence[Run], lanes: Sequence[Reached], i: int, broken: Carry) -> Reached:
+    """Runs a lane again, up to just before it broke, while the others stand: cheaper than checking all in every step.
+
+    The call ended where losses or direction broke; x, y or the weights may have broken some steps earlier.
+    """
+    lane, run = lanes[i], runs[i]
+
+    def until(stop: int) -> Carry:
+        return _call(runs, lanes, [stop if k == i else other.step for k, other in enumerate(lanes)])[i]
+
+    low, carry = lane.step, lane.carry  # finite
+    high, after, back = int(broken.state.step), broken, 1  # not finite
+    while high - low > 1:
+        stop = max(low + 1, high - back)
+        again = until(stop)
+        if bool(again.finite):
+            low, carry = stop, again
+            back = max(1, (high - low) // 2)
+        else:
+            high, after = stop, again
+            back *= 2
+    message = explain(run, lane.best.point, carry, after)
+    return lane._replace(carry=carry, step=low).ended(DIVERGED, message)

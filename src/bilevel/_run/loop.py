@@ -6,24 +6,45 @@ compiled. Step k draws from fold_in(key, k), so how a run is cut into calls does
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import functools
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from bilevel._core import pytrees
 from bilevel.problem.problem import Grouped
-from bilevel.solvers._base.solver import Info
+from bilevel.solvers._base.solver import Info, Solver
 
 AVERAGE_POWER = 3  # weights ~ k^3: nearly half of the run counts, its end the most
+
+Count = int | jax.Array
+
+
+class State(Protocol):
+    """What every solver's state has."""
+
+    @property
+    def step(self) -> jax.Array: ...
+    @property
+    def x(self) -> Any: ...
+    @property
+    def y(self) -> Any: ...
+    @property
+    def weights(self) -> jax.Array: ...
 
 
 class Point(NamedTuple):
     """What an iterate consists of."""
 
     x: Any
-    y: tuple
+    y: Any
     weights: jax.Array
+
+    @classmethod
+    def of(cls, state: State) -> Point:
+        """The point that a state is at."""
+        return cls(state.x, state.y, state.weights)
 
 
 class Watch(NamedTuple):
@@ -31,7 +52,7 @@ class Watch(NamedTuple):
 
     squares: jax.Array  # of the direction's norm
     travel: jax.Array  # of the weights: sum of |changes|
-    low: jax.Array  # the least and the largest that each weight was
+    low: jax.Array  # the smallest and the largest value of each weight
     high: jax.Array
 
     @classmethod
@@ -50,10 +71,10 @@ class Watch(NamedTuple):
         )
 
 
-class Run(NamedTuple):
-    """What a compiled call carries."""
+class Carry(NamedTuple):
+    """What compiled calls hand on to each other."""
 
-    state: Any
+    state: State
     average: Point
     random: Point
     info: Info  # of the last step
@@ -62,35 +83,58 @@ class Run(NamedTuple):
 
 
 @jax.jit
-def first(solver: Any, problem: Grouped, state: Any, key: jax.Array) -> Run:
-    """A run before its first step."""
-    point = Point(state.x, state.y, state.weights)
+def first(solver: Solver, problem: Grouped, state: State, key: jax.Array) -> Carry:
+    """What is carried before the first step."""
+    point = Point.of(state)
     _, info = jax.eval_shape(solver.step, problem, state, key)
     nothing = jax.tree.map(lambda a: jnp.full(a.shape, jnp.nan, a.dtype), info)
-    return Run(state, point, point, nothing, Watch.start(state.weights), jnp.array(True))
+    return Carry(state, point, point, nothing, Watch.start(state.weights), jnp.array(True))
 
 
 @jax.jit
-def steps(solver: Any, problem: Grouped, run: Run, key: jax.Array, stop: Any, pick: Any) -> Run:
-    """Steps up to `stop`; the state before step `pick`, with y after it, becomes the random iterate."""
+def steps(
+    solver: Solver,
+    problem: Grouped,
+    carries: tuple[Carry, ...],
+    keys: tuple[jax.Array, ...],
+    stops: tuple[Count, ...],
+    picks: tuple[Count, ...],
+) -> tuple[Carry, ...]:
+    """Steps of every lane up to its stop; a lane that is there already keeps its value.
 
-    def one(run: Run) -> Run:
-        state, info = solver.step(problem, run.state, jax.random.fold_in(key, run.state.step))
+    A lane is one run of a batch; where there is one only, nothing is batched. The lanes are stacked in here, so that
+    outside every lane is a value of its own.
+    """
+    if len(carries) == 1:
+        return (_steps(solver, problem, carries[0], keys[0], stops[0], picks[0]),)
+    lanes = (pytrees.stack(carries), pytrees.stack(keys), jnp.stack(stops), jnp.stack(picks))
+    after = jax.vmap(functools.partial(_steps, solver, problem))(*lanes)
+    return tuple(pytrees.index(after, i) for i in range(len(carries)))
+
+
+def _steps(solver: Solver, problem: Grouped, carry: Carry, key: jax.Array, stop: Count, pick: Count) -> Carry:
+    """Steps of one lane; the state before step `pick`, with y after it, becomes the random iterate.
+
+    That is the pairing (x^t, y^{t+1}) of the theory for solvers that move y first. VRBO and STABLE move x first: their
+    y^{t+1} belongs to x^{t+1}.
+    """
+
+    def one(carry: Carry) -> Carry:
+        state, info = solver.step(problem, carry.state, jax.random.fold_in(key, carry.state.step))
         k = state.step.astype(state.weights.dtype)
         share = (1 + AVERAGE_POWER) / (k + AVERAGE_POWER)
-        point = Point(state.x, state.y, state.weights)
-        average = jax.tree.map(lambda a, p: a + (share * (p - a)).astype(a.dtype), run.average, point)
-        watch = run.watch.see(info.direction_norm, run.state.weights, state.weights)
+        average = jax.tree.map(lambda a, p: a + (share * (p - a)).astype(a.dtype), carry.average, Point.of(state))
+        watch = carry.watch.see(info.direction_norm, carry.state.weights, state.weights)
         finite = jnp.all(jnp.isfinite(info.losses)) & jnp.isfinite(info.direction_norm)
-        return Run(state, average, run.random, info, watch, finite)
+        return Carry(state, average, carry.random, info, watch, finite)
 
     # Three stretches, before the picked step, the step itself and after it, in a loop so that `one` is compiled once.
     ends = jnp.stack([jnp.minimum(pick, stop), jnp.minimum(pick + 1, stop), jnp.asarray(stop)])
 
-    def stretch(run: Run, part: tuple) -> tuple[Run, None]:
+    def stretch(carry: Carry, part: tuple[jax.Array, jax.Array]) -> tuple[Carry, None]:
         number, end = part
-        run = jax.lax.while_loop(lambda run: (run.state.step < end) & run.finite, one, run)
-        state, kept = run.state, run.random
+        carry = jax.lax.while_loop(lambda carry: (carry.state.step < end) & carry.finite, one, carry)
+        state, kept = carry.state, carry.random
         here, after = (pick < stop) & (number == 0), (pick < stop) & (number == 1)
         choose = lambda when, new, old: jax.tree.map(lambda n, o: jnp.where(when, n, o), new, old)  # noqa: E731
         kept = Point(
@@ -98,8 +142,17 @@ def steps(solver: Any, problem: Grouped, run: Run, key: jax.Array, stop: Any, pi
             choose(after, state.y, kept.y),
             choose(here, state.weights, kept.weights),
         )
-        return run._replace(random=kept), None
+        return carry._replace(random=kept), None
 
-    run = jax.lax.scan(stretch, run, (jnp.arange(3), ends))[0]
-    state = run.state
-    return run._replace(finite=run.finite & pytrees.all_finite((state.x, state.y, state.weights)))
+    carry = jax.lax.scan(stretch, carry, (jnp.arange(3), ends))[0]
+    state = carry.state
+    return carry._replace(finite=carry.finite & pytrees.all_finite((state.x, state.y, state.weights)))
+
+
+def refresh(solver: Solver, problem: Grouped, state: State, key: jax.Array) -> State:
+    """`solver.refresh`, compiled.
+
+    `jax.jit` knows a function again, so what a solver compiled by `jax.jit(type(self).refresh)` for its first
+    measurement serves here too.
+    """
+    return jax.jit(type(solver).refresh)(solver, problem, state, key, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
@@ -11,8 +12,9 @@ from typing import NamedTuple
 
 import jax
 
-from bilevel._run.progress import Bar, bar
-from bilevel._studies.driver import Run, divergence_is_data, run_one
+from bilevel._run.driver import run_one
+from bilevel._run.progress import Bar, Quiet, bar
+from bilevel._run.run import Run
 from bilevel._studies.experiment import Experiment, Method
 from bilevel._studies.records import Record, Records
 
@@ -53,8 +55,8 @@ def run(stage: Stage, seeds: Sequence[int], records: Records, progress: bool = T
     began, halt, diverged = time.perf_counter(), threading.Event(), 0
     if not todo:
         return Ran(0, 0.0, 0)
-    title, steps = f"{stage.experiment.name}, {stage.variant}", len(todo) * stage.experiment.steps
-    with divergence_is_data(), bar(title, steps, progress) as shown, ThreadPoolExecutor(os.cpu_count()) as pool:
+    title = f"{stage.experiment.name}, {stage.variant}"
+    with bar(title, len(todo) * stage.experiment.steps, progress) as shown, ThreadPoolExecutor(os.cpu_count()) as pool:
         try:
             # The first run of each kind compiles what all of them use; others would only compile it again.
             solvers = stage.experiment.methods[stage.variant]
@@ -73,7 +75,7 @@ def run(stage: Stage, seeds: Sequence[int], records: Records, progress: bool = T
 
 
 def _compile(stage: Stage, seed: int, method: Method) -> None:
-    run_one(stage.run(seed, method)._replace(steps=1, every=1))
+    run_one(dataclasses.replace(stage.run(seed, method), steps=1, every=1), Quiet())
 
 
 def _one(stage: Stage, seed: int, method: Method, records: Records, shown: Bar, halt: threading.Event) -> str:

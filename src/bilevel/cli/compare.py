@@ -67,13 +67,12 @@ def compare(
     gradient or product of one task on one row. Runs that are finished in DIR are not made again: after Ctrl-C, or a
     crash, the same command goes on.
     """
-    from bilevel._run.compile_cache import keep_compiled
+    from bilevel._run.compile_cache import compile_cache
     from bilevel.comparison.benchmarks import BENCHMARKS
     from bilevel.comparison.compare import compare as run
 
-    keep_compiled()
     kept = "Interrupted: finished runs are kept, and the same command goes on from there."
-    with errors(debug, kept):
+    with compile_cache(), errors(debug, kept):
         for name in problems or BENCHMARKS:
             found = run(
                 name,

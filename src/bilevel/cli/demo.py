@@ -38,11 +38,10 @@ def demo(
     of their models. min-avg chooses these for the average task, min-max for the worst one; the table shows what either
     gains and loses. Ctrl-C ends early and shows partial results.
     """
-    from bilevel._run.compile_cache import keep_compiled
+    from bilevel._run.compile_cache import compile_cache
     from bilevel.paper.demo import run
 
-    keep_compiled()
-    with interrupts() as interrupted, errors(debug):
+    with compile_cache(), interrupts() as interrupted, errors(debug):
         text = run(steps=steps, draws=draws, tasks=tasks, out=out, seed=seed, progress=not quiet)
     typer.echo(text)
     if out is not None:

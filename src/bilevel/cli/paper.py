@@ -71,15 +71,15 @@ def reproduce(
     command goes on. `bilevel claims` then tests what the paper says. Figures 1a and 1b need FashionMNIST, which is
     looked for on this machine and otherwise downloaded.
     """
-    from bilevel._run.compile_cache import keep_compiled
+    from bilevel._run.compile_cache import compile_cache
     from bilevel._studies.experiment import SEEDS
     from bilevel.paper.reproduce import QUICK_SEEDS
     from bilevel.paper.reproduce import reproduce as run
 
-    keep_compiled()
     trials = seeds or (QUICK_SEEDS if quick else SEEDS)
     chosen = variant or (_VARIANTS[:1] if quick else _VARIANTS)
-    with errors(debug, "Interrupted: finished runs are kept, and the same command goes on from there."):
+    kept = "Interrupted: finished runs are kept, and the same command goes on from there."
+    with compile_cache(), errors(debug, kept):
         files = run(figures or (), chosen, trials, quick, _folder(out, quick), not quiet, typer.echo)
     typer.echo("\n".join(["", *(str(file) for file in files)]))
 

@@ -6,6 +6,7 @@ N rows is N calls. A value that comes with a gradient is free (see `bl.cost`).
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any, NamedTuple
 
@@ -13,7 +14,9 @@ import jax
 
 from bilevel._cost.given_rates import GivenRates, with_rates
 from bilevel._cost.report import cost
-from bilevel._studies.driver import Run, divergence_is_data, run_one
+from bilevel._run.driver import run_one
+from bilevel._run.progress import Quiet
+from bilevel._run.run import Run
 from bilevel.comparison.tuning import tunable
 from bilevel.problem.problem import Problem
 from bilevel.problems import Ready
@@ -52,8 +55,7 @@ def profile(solver: Solver, ready: Ready, y: Any = None) -> Profile:
         calls = cost(ready.problem, typical, ready.x, y, steps=COUNTED_STEPS).rows
     state = typical.init(ready.problem, ready.x, y, key=jax.random.key(0), steps=1)
     memory = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-    with divergence_is_data():
-        return Profile(calls, _seconds(Run(ready.problem, typical, ready.x, y, 0, 1, 1)), memory)
+    return Profile(calls, _seconds(Run(ready.problem, typical, ready.x, y, 0, 1, 1)), memory)
 
 
 def _seconds(run: Run) -> float:
@@ -61,7 +63,7 @@ def _seconds(run: Run) -> float:
 
     def took(steps: int) -> float:
         began = time.perf_counter()
-        run_one(run._replace(steps=steps, every=steps))
+        run_one(dataclasses.replace(run, steps=steps, every=steps), Quiet())
         return time.perf_counter() - began
 
     for steps in (2, 22):  # they compile; the longer one measures automatic rates again on its way

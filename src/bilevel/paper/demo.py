@@ -14,7 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bilevel._studies.driver import Run, run_all
+from bilevel._run.driver import run_all
+from bilevel._run.progress import bar
+from bilevel._run.run import Run
 from bilevel.datasets import letter_pairs
 from bilevel.hypergradients import Tracked
 from bilevel.problems import hyperparameters
@@ -53,11 +55,12 @@ def compare(steps: int, draws: int, tasks: int, seed: int = 0, progress: bool = 
     }
     # Draw by draw, so that an interrupted demo has both methods on the draws it has.
     runs = [
-        Run(ready.problem, solver, ready.x, None, seed + draw, steps, max(1, steps // 20))
+        Run(ready.problem, solver, ready.x, None, seed + draw, steps, every=max(1, steps // 20))
         for draw, ready in enumerate(problems)
         for solver in methods.values()
     ]
-    results = run_all(runs, progress)
+    with bar(f"{len(runs)} runs", len(runs) * steps, progress) as shown:
+        results = Results(run_all(runs, shown))
     return {name: results[i :: len(methods)] for i, name in enumerate(methods)}
 
 

@@ -78,6 +78,10 @@ class Result:
         history: the run as it was evaluated.
         status: "finished", "stopped early", "interrupted" or "diverged".
         message: what happened, in a sentence.
+        steps: how many steps were taken.
+        seconds: how long it took, all in all.
+        seed: of everything random.
+        compile_seconds: the part of `seconds` that went into compiling; 0 where the file of a loaded result has none.
         stored: of a loaded result, what its file says of the solver and the problem; None = not loaded.
     """
 
@@ -93,6 +97,7 @@ class Result:
     steps: int
     seconds: float
     seed: int
+    compile_seconds: float = 0.0
     stored: Stored | None = dataclasses.field(default=None, repr=False)
 
     @property
@@ -149,7 +154,7 @@ class Result:
         name = solver.partition("(")[0].split(".")[-1] if isinstance(solver, str) else type(solver).__name__
         title = name if self.objective is None else f"{name} ({self.objective})"
         lines = [
-            f"{title}: {self.status} after {self.steps} steps, {self.seconds:.1f} s. {self.message}".rstrip(),
+            f"{title}: {self.status} after {self.steps} steps, {self._times()}. {self.message}".rstrip(),
             f"{'iterate':<10}{'worst':>12}{'mean':>12}"
             + ("" if self.last.test_losses is None else f"{'test worst':>12}{'test mean':>12}")
             + "  worst task",
@@ -164,6 +169,10 @@ class Result:
         lines.append(f"largest weights: {weights}")
         lines.extend(f"- {sentence}" for sentence in self.findings())
         return "\n".join(lines)
+
+    def _times(self) -> str:
+        compiling = f", of which {self.compile_seconds:.1f} s compiling" if self.compile_seconds >= 0.05 else ""
+        return f"{self.seconds:.1f} s{compiling}"
 
     def findings(self) -> list[str]:
         """What the history and the iterates show that should be known, each with a remedy.

@@ -36,6 +36,7 @@ from bilevel.results.result import Iterate, Result, Stored
 FORMAT, VERSION = "bilevel.result", 1  # a higher version is refused
 ITERATES = ("last", "best", "random", "average")
 FACTS = ("status", "message", "steps", "seconds", "seed")  # the fields that JSON holds as they are
+NEWER = ("compile_seconds",)  # fields that files of 0.1.0 lack
 
 FilePath = str | os.PathLike[str]
 
@@ -60,7 +61,7 @@ def save(result: Result, path: FilePath) -> None:
         "version": VERSION,
         "made with": _versions(),
         "solver": result.solver if isinstance(result.solver, str) else repr(result.solver),
-        **{name: getattr(result, name) for name in FACTS},
+        **{name: getattr(result, name) for name in (*FACTS, *NEWER)},
         "tasks": [name if isinstance(name, (str, int)) else str(name) for name in y.names],
         "groups": [np.asarray(ids).tolist() for ids in y.ids],
         "x": pytree_json.describe(result.x),
@@ -108,6 +109,7 @@ def read(path: FilePath, x: Any = None, y: Any = None) -> Result:
         stored=_stored(document),
         **{name: iterate(name) for name in ITERATES},
         **{name: document[name] for name in ("solver", *FACTS)},
+        **{name: document[name] for name in NEWER if name in document},
     )
 
 

@@ -1,0 +1,104 @@
+"""Evaluates what a run has reached, and makes the result of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from bilevel._run.loop import Carry, Point, Watch
+from bilevel._run.run import Evaluated, Reached, Row, Run
+from bilevel.problem.problem import Grouped
+from bilevel.results.result import History, Iterate, Result
+
+
+@jax.jit
+def evaluate(problem: Grouped, x: Any, y: Any) -> tuple[jax.Array, jax.Array | None]:
+    """Validation and test losses on all the data."""
+    return problem.validation_losses(x, y), problem.test_losses(x, y)
+
+
+def begin(run: Run, carry: Carry) -> Reached:
+    """A run that is about to take its first step."""
+    row = _row(run, carry, 0, 0.0)._replace(direction_norm=float("nan"))
+    return Reached(carry, 0, (row,), _evaluated(carry, row), since_best=0, seconds=0.0, compile_seconds=0.0)
+
+
+def add_row(run: Run, reached: Reached) -> Reached:
+    """The same, evaluated here."""
+    carry, best = reached.carry, reached.best
+    row = _row(run, carry, reached.step, reached.seconds, since=reached.rows[-1].step)
+    # Where a lower loss is not a better iterate, the best is the last.
+    better = not run.problem.ranks or row.worst < np.max(best.validation)
+    return reached._replace(
+        carry=carry._replace(watch=Watch.start(carry.state.weights)),
+        rows=(*reached.rows, row),
+        best=_evaluated(carry, row) if better else best,
+        since_best=0 if better else reached.since_best + 1,
+    )
+
+
+def as_dict(row: Row) -> dict[str, Any]:
+    """A copy of a row, for a callback that may keep or change it."""
+    return {name: np.copy(v) if isinstance(v, np.ndarray) else v for name, v in row._asdict().items()}
+
+
+def result(run: Run, reached: Reached) -> Result:
+    """What a run returns."""
+    problem, carry = run.problem, reached.carry
+
+    def iterate(evaluated: Evaluated) -> Iterate:
+        x, y, weights = evaluated.point
+        return Iterate(x, problem.by_name(y), np.asarray(weights), evaluated.validation, evaluated.test)
+
+    def at(point: Point) -> Evaluated:
+        return Evaluated(point, *jax.device_get(evaluate(problem, point.x, point.y)))
+
+    return Result(
+        problem=problem,
+        solver=run.solver,
+        last=iterate(_evaluated(carry, reached.rows[-1])),
+        best=iterate(reached.best),
+        random=iterate(at(carry.random)),
+        average=iterate(at(carry.average)),
+        history=_history(reached.rows),
+        status=reached.status,
+        message=reached.message,
+        steps=reached.step,
+        seconds=reached.seconds,
+        seed=run.seed,
+        compile_seconds=reached.compile_seconds,
+    )
+
+
+def _row(run: Run, carry: Carry, step: int, seconds: float, since: int = 0) -> Row:
+    state = carry.state
+    losses = evaluate(run.problem, state.x, state.y)
+    # One transfer for all: each costs about as much as a small step.
+    (validation, test), info, watch, weights = jax.device_get((losses, carry.info, carry.watch, state.weights))
+    return Row(
+        step=step,
+        seconds=seconds,
+        validation=validation,
+        test=test,
+        weights=weights,
+        direction_norm=float(np.sqrt(watch.squares / max(1, step - since))),
+        upper_rate=float(info.upper_rate),
+        lower_rate=info.lower_rate,
+        weights_rate=float(info.weights_rate),
+        weights_travel=float(watch.travel),
+        weights_swing=float(np.max(watch.high - watch.low)),
+    )
+
+
+def _evaluated(carry: Carry, row: Row) -> Evaluated:
+    return Evaluated(Point.of(carry.state), row.validation, row.test)
+
+
+def _history(rows: tuple[Row, ...]) -> History:
+    def column(values: tuple[Any, ...]) -> np.ndarray | None:
+        return None if values[0] is None else np.stack([np.asarray(value) for value in values])
+
+    columns: dict[str, Any] = {name: column(tuple(getattr(row, name) for row in rows)) for name in Row._fields}
+    return History(**columns)

@@ -1,0 +1,186 @@
+"""A run: what is to be done, and what has been reached of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bilevel._run.loop import Carry, Point, State
+from bilevel.problem import checks
+from bilevel.problem.problem import Grouped
+from bilevel.solvers._base.solver import Solver
+
+Callback = Callable[[dict[str, Any]], object]
+
+RUNNING, FINISHED, STOPPED, INTERRUPTED, DIVERGED = "running", "finished", "stopped early", "interrupted", "diverged"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """One run to be made, checked when it is described.
+
+    The length is part of the run: automatic rates decay over it and the random iterate is drawn from all of it, so the
+    first half of a run of 2,000 steps is not a run of 1,000, and a longer run is another run.
+
+    Args:
+        problem: what to solve.
+        solver: how.
+        x: where the shared variable starts.
+        y: where the tasks' variables start; None = the tasks brought theirs, or there are none.
+        seed: of everything random.
+        steps: how many steps.
+        every: steps between evaluations on all the data; None = steps // 50.
+        patience: evaluations without a lower worst validation loss that end the run; None = no limit.
+        callback: called with each evaluation; True ends the run.
+    """
+
+    problem: Grouped
+    solver: Solver
+    x: Any
+    y: Any
+    seed: int
+    steps: int
+    every: int | None = None
+    patience: int | None = None
+    callback: Callback | None = None
+
+    def __post_init__(self) -> None:
+        check_problem_type(self.problem)
+        if not hasattr(self.solver, "step") or isinstance(self.solver, type):
+            raise TypeError(f"solve(solver=...) got {self.solver!r}: it needs a solver object, such as bl.MORBiT().")
+        checks.check_kind(self.solver, self.problem)
+        for name in ("steps", "every", "patience"):
+            count = getattr(self, name)
+            if count is not None or name == "steps":
+                checks.check_count(name, count)
+        if self.callback is not None and not callable(self.callback):
+            raise TypeError(f"solve(callback=...) got {self.callback!r}: it needs a function of one evaluation.")
+        check_seed(self.seed)
+
+    def start(self) -> State:
+        """The first state."""
+        key = jax.random.fold_in(jax.random.key(self.seed), 0)
+        return self.solver.init(self.problem, self.x, self.y, key=key, steps=self.steps)
+
+    @functools.cached_property
+    def key(self) -> jax.Array:
+        """Step k draws from fold_in(key, k)."""
+        return jax.random.fold_in(jax.random.key(self.seed), 1)
+
+    def refresh_key(self, step: int) -> jax.Array:
+        """What a measurement after a step draws from."""
+        return jax.random.fold_in(self._refresh_key, step)
+
+    @functools.cached_property
+    def _refresh_key(self) -> jax.Array:
+        return jax.random.fold_in(self.key, 2**31)  # apart from the keys of steps
+
+    @functools.cached_property
+    def _picks(self) -> np.ndarray:
+        """Reservoir sampling decided beforehand: step k replaces the random iterate with probability 1 / (k + 1)."""
+        draws = np.random.default_rng(self.seed).random(self.steps)
+        return np.flatnonzero(draws * np.arange(1, self.steps + 1) < 1)
+
+    def pick(self, step: int, stop: int) -> int | None:
+        """The last step in [step, stop) that replaces the random iterate; None where none does."""
+        until = int(np.searchsorted(self._picks, stop))
+        return int(self._picks[until - 1]) if until > np.searchsorted(self._picks, step) else None
+
+    @functools.cached_property
+    def _refreshes(self) -> list[int]:
+        """When curvature is measured again: at 1, 2, 4, 8, ..., as it changes most at first, and every twentieth."""
+        steps = int(self.steps)
+        doubling = {2**i for i in range(steps.bit_length())}
+        return sorted((doubling | set(range(0, steps, max(1, steps // 20)))) - {0})
+
+    def refreshes_at(self, step: int) -> bool:
+        """Whether automatic rates are measured again after a step: not when `every` says, as looking changes no run."""
+        return step < self.steps and step in self._refreshes
+
+    def evaluates_at(self, step: int) -> bool:
+        """Whether a step is followed by an evaluation."""
+        return step % self._every == 0 or step == self.steps
+
+    def next_due(self, step: int, measures: bool) -> int:
+        """The first step after this one that is followed by an evaluation or, where it measures, a refresh."""
+        evaluation = min(step - step % self._every + self._every, int(self.steps))
+        return min([evaluation, *(due for due in self._refreshes if due > step)]) if measures else evaluation
+
+    @property
+    def _every(self) -> int:
+        return max(1, int(self.steps) // 50) if self.every is None else int(self.every)
+
+
+def check_problem_type(problem: object) -> None:
+    """A problem of any kind."""
+    if not isinstance(problem, Grouped):
+        raise TypeError(f"solve(problem=...) got {type(problem).__name__}: it needs a bl.Problem.")
+
+
+def check_seed(seed: object) -> None:
+    """A whole number, 0 or more."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ValueError(f"solve(seed={seed!r}): it needs a whole number, 0 or more.")
+
+
+class Row(NamedTuple):
+    """One evaluation: a row of the history."""
+
+    step: int
+    seconds: float
+    validation: np.ndarray
+    test: np.ndarray | None
+    weights: np.ndarray
+    direction_norm: float
+    upper_rate: float
+    lower_rate: np.ndarray
+    weights_rate: float
+    weights_travel: float
+    weights_swing: float
+
+    @property
+    def worst(self) -> float:
+        """The largest validation loss."""
+        return float(np.max(self.validation))
+
+    @property
+    def mean(self) -> float:
+        """The mean validation loss."""
+        return float(np.mean(self.validation))
+
+
+class Evaluated(NamedTuple):
+    """A point and its losses."""
+
+    point: Point
+    validation: np.ndarray
+    test: np.ndarray | None
+
+
+class Reached(NamedTuple):
+    """All that a run has reached; with the `Run` itself it says everything that is still to come."""
+
+    carry: Carry
+    step: int
+    rows: tuple[Row, ...]  # the history so far
+    best: Evaluated
+    since_best: int  # evaluations since then
+    seconds: float
+    compile_seconds: float  # of these
+    steps_per_second: float | None = None  # None before the first call; it only decides how calls are cut
+    status: str = RUNNING
+    message: str = ""
+
+    @property
+    def running(self) -> bool:
+        """Whether there is more to do."""
+        return self.status == RUNNING
+
+    def ended(self, status: str, message: str = "") -> Reached:
+        """The same, with the run at its end."""
+        return self._replace(status=status, message=message)
