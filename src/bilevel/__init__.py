@@ -13,6 +13,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
+from bilevel import solvers  # their names alone: each is imported when it is used
+
 if TYPE_CHECKING:  # the same names for type checkers and editors, which do not read the table
     from bilevel import (
         constraints,
@@ -21,7 +23,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
         problems,
         rates,
         rules,
-        solvers,
+        testing,
         theory,
         trackers,
         weightings,
@@ -30,43 +32,21 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
     from bilevel._cost.report import Cost, cost
     from bilevel._run.solving import solve
     from bilevel.comparison.compare import Comparison, compare
-    from bilevel.comparison.profiles import Grid
+    from bilevel.comparison.tuning import Grid
     from bilevel.diagnostics import adapt, certify, check_hypergradient, check_problem, check_result
     from bilevel.problem import minmax
     from bilevel.problem.minmax import MinMaxProblem
     from bilevel.problem.multiblock import MultiBlockProblem
+    from bilevel.problem.per_task import PerTask
     from bilevel.problem.problem import Problem
     from bilevel.problem.sources import Generator
-    from bilevel.problem.stacking import Task
+    from bilevel.problem.task import Task
     from bilevel.results.plots import plot
     from bilevel.results.result import Result, load
     from bilevel.results.results import Results
-    from bilevel.solvers import (
-        ALSET,
-        BSA,
-        F2SA,
-        FSLA,
-        GDA,
-        MASOBA,
-        MMB,
-        MORMASOBA,
-        MRBO,
-        SABA,
-        SOBA,
-        SPABA,
-        SRBA,
-        STABLE,
-        SUSTAIN,
-        TRMAML,
-        TTSA,
-        VRBO,
-        AmIGO,
-        HiBSA,
-        MORBiT,
-        StocBiO,
-        Tandem,
-    )
-    from bilevel.solvers._base.solver import Info, Solver
+    from bilevel.solvers import *  # noqa: F403
+    from bilevel.solvers._base.solver import Solver
+    from bilevel.solvers._base.state import Info, State
     from bilevel.solvers.recommendation import recommended
 
 __version__ = "0.1.0"
@@ -77,24 +57,23 @@ _NAMES = {
     "bilevel._cost.report": "Cost cost",
     "bilevel._run.solving": "solve",
     "bilevel.comparison.compare": "Comparison compare",
-    "bilevel.comparison.profiles": "Grid",
+    "bilevel.comparison.tuning": "Grid",
     "bilevel.diagnostics": "adapt certify check_hypergradient check_problem check_result",
     "bilevel.problem.minmax": "MinMaxProblem",
     "bilevel.problem.multiblock": "MultiBlockProblem",
+    "bilevel.problem.per_task": "PerTask",
     "bilevel.problem.problem": "Problem",
     "bilevel.problem.sources": "Generator",
-    "bilevel.problem.stacking": "Task",
+    "bilevel.problem.task": "Task",
     "bilevel.results.plots": "plot",
     "bilevel.results.result": "Result load",
     "bilevel.results.results": "Results",
-    "bilevel.solvers": (
-        "ALSET AmIGO BSA F2SA FSLA GDA HiBSA MASOBA MMB MORBiT MORMASOBA MRBO SABA SOBA SPABA SRBA STABLE SUSTAIN "
-        "StocBiO TRMAML TTSA Tandem VRBO"
-    ),
-    "bilevel.solvers._base.solver": "Info Solver",  # TODO State, once there is one for all solvers
+    "bilevel.solvers._base.solver": "Solver",
+    "bilevel.solvers._base.state": "Info State",
     "bilevel.solvers.recommendation": "recommended",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
+_MODULE_OF |= dict.fromkeys(solvers.__all__, "bilevel.solvers")
 _SUBMODULES = {
     "constraints": "bilevel.constraints",
     "datasets": "bilevel.datasets",
@@ -103,8 +82,8 @@ _SUBMODULES = {
     "problems": "bilevel.problems",
     "rates": "bilevel.rates",
     "rules": "bilevel.rules",
-    "solvers": "bilevel.solvers",
-    "theory": "bilevel.theory",  # TODO testing, once it is there
+    "testing": "bilevel.testing",
+    "theory": "bilevel.theory",
     "trackers": "bilevel.trackers",
     "weightings": "bilevel.weightings",
 }
@@ -127,40 +106,19 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "ALSET",
-    "BSA",
-    "F2SA",
-    "FSLA",
-    "GDA",
-    "MASOBA",
-    "MMB",
-    "MORMASOBA",
-    "MRBO",
-    "SABA",
-    "SOBA",
-    "SPABA",
-    "SRBA",
-    "STABLE",
-    "SUSTAIN",
-    "TRMAML",
-    "TTSA",
-    "VRBO",
-    "AmIGO",
     "Comparison",
     "Cost",
     "Generator",
     "Grid",
-    "HiBSA",
     "Info",
-    "MORBiT",
     "MinMaxProblem",
     "MultiBlockProblem",
+    "PerTask",
     "Problem",
     "Result",
     "Results",
     "Solver",
-    "StocBiO",
-    "Tandem",
+    "State",
     "Task",
     "adapt",
     "certify",
@@ -183,7 +141,9 @@ __all__ = [
     "rules",
     "solve",
     "solvers",
+    "testing",
     "theory",
     "trackers",
     "weightings",
 ]
+__all__ += solvers.__all__

@@ -10,7 +10,6 @@ import pytest
 
 import bilevel as bl
 from bilevel.hypergradients import Tracked
-from bilevel.hypergradients.exact import Solved
 from bilevel.oracles.upper import Upper
 from bilevel.problem.initial_point import task_of
 from bilevel.rates import sizes

@@ -19,6 +19,7 @@ reverse mode.
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ from jax.interpreters import ad, batching, mlir
 from bilevel._core.module import part
 from bilevel.problem.group import Group
 from bilevel.problem.problem import Problem
-from bilevel.problem.sources import Arrays, Block, Ragged, Sample, Source, loss_on
+from bilevel.problem.sources import Sample, Source
 
 UPPER, LOWER = ("upper_values", "upper_gradients"), ("lower_values", "lower_gradients")
 HESSIAN, JACOBIAN, ROWS = "hessian_products", "jacobian_products", "rows"
@@ -205,12 +206,13 @@ class CountedGroup(Group):
 
     def _counted(self, objective: Callable, source: Source, number: jax.Array, kinds: tuple[str, str]) -> Callable:
         def whole(x: Any, y: Any, data: tuple[Source, Sample]) -> jax.Array:
-            return loss_on(*data, lambda batch: objective(x, y, batch))
+            source, sample = data
+            return source.loss_on(sample, lambda batch: objective(x, y, batch))
 
         loss = counted(whole, self.tally, kinds)
 
         def on_sample(x: Any, y: Any, sample: Sample) -> jax.Array:
-            return loss(x, y, (source, sample), _call(number, _rows(source, sample), x, y, sample))
+            return loss(x, y, (source, sample), _call(number, source.rows_in(sample), x, y, sample))
 
         return on_sample
 
@@ -228,19 +230,8 @@ def _fingerprint(values: Any) -> jax.Array:
     return sum((jnp.vdot(leaf, 1 + jnp.arange(leaf.size, dtype=jnp.float32)) for leaf in flat), jnp.zeros(()))
 
 
-def _rows(source: Source, sample: Sample) -> Any:
-    """How many rows a sample has."""
-    if isinstance(sample, Block):
-        return sample.count
-    if sample is not None:
-        return jax.tree.leaves(sample)[0].shape[0]
-    if isinstance(source, Arrays):
-        return source.rows
-    return source.size if isinstance(source, Ragged) else source.evaluation  # type: ignore[attr-defined]
-
-
 def counted_problem(problem: Problem, tally: Tally) -> Problem:
     """The same problem, whose losses count in `tally`."""
-    fields = ("upper", "lower", "train", "validation", "test", "ids", "y", "lower_batch", "upper_batch")
+    fields = [field.name for field in dataclasses.fields(Group)]
     groups = tuple(CountedGroup(**{f: getattr(g, f) for f in fields}, tally=tally) for g in problem.groups)
-    return Problem.tree_unflatten(problem.names, (groups, problem.constraint, problem.place))
+    return problem.replace(groups=groups)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from bilevel._core import values
 from bilevel._cost.counting import Tally, counted_problem
-from bilevel.problem import checks
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.solver import Solver
 
@@ -73,7 +73,7 @@ def cost(problem: Problem, solver: Solver, x: object, y: object = None, steps: i
     1 grad f, 1 grad g, 4 A v, 1 J v: 7 calls on 7 rows, per step and task
     """
     _check(problem, solver)
-    checks.check_count("cost(steps)", steps)
+    values.whole("cost(steps)", steps)
     key = jax.random.key(0)
     state = solver.init(problem, x, y, key=key, steps=steps)
     tally = Tally()

@@ -24,6 +24,7 @@ from bilevel._run.loop import Carry
 from bilevel._run.progress import Bar
 from bilevel._run.run import DIVERGED, FINISHED, INTERRUPTED, STOPPED, Reached, Run
 from bilevel.results.result import Result
+from bilevel.solvers._base.solver import measure
 
 CALL_SECONDS = 0.5  # about how long one compiled call may take, so that the bar moves and Ctrl-C works at once
 
@@ -161,7 +162,7 @@ def _attend(run: Run, lane: Reached) -> Reached:
     """Measures again and evaluates, where that is due."""
     state = lane.carry.state
     if run.solver.measures(state) and run.refreshes_at(lane.step):
-        state = loop.refresh(run.solver, run.problem, state, run.refresh_key(lane.step))
+        state = measure(run.solver, run.problem, state, run.refresh_key(lane.step), 1)
         lane = lane._replace(carry=lane.carry._replace(state=state))
     return recording.add_row(run, lane) if run.evaluates_at(lane.step) else lane
 

@@ -7,31 +7,19 @@ compiled. Step k draws from fold_in(key, k), so how a run is cut into calls does
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bilevel._core import pytrees
-from bilevel.problem.problem import Grouped
-from bilevel.solvers._base.solver import Info, Solver
+from bilevel.problem.base import BaseProblem
+from bilevel.solvers._base.solver import Solver
+from bilevel.solvers._base.state import Info, State
 
 AVERAGE_POWER = 3  # weights ~ k^3: nearly half of the run counts, its end the most
 
 Count = int | jax.Array
-
-
-class State(Protocol):
-    """What every solver's state has."""
-
-    @property
-    def step(self) -> jax.Array: ...
-    @property
-    def x(self) -> Any: ...
-    @property
-    def y(self) -> Any: ...
-    @property
-    def weights(self) -> jax.Array: ...
 
 
 class Point(NamedTuple):
@@ -83,7 +71,7 @@ class Carry(NamedTuple):
 
 
 @jax.jit
-def first(solver: Solver, problem: Grouped, state: State, key: jax.Array) -> Carry:
+def first(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) -> Carry:
     """What is carried before the first step."""
     point = Point.of(state)
     _, info = jax.eval_shape(solver.step, problem, state, key)
@@ -94,7 +82,7 @@ def first(solver: Solver, problem: Grouped, state: State, key: jax.Array) -> Car
 @jax.jit
 def steps(
     solver: Solver,
-    problem: Grouped,
+    problem: BaseProblem,
     carries: tuple[Carry, ...],
     keys: tuple[jax.Array, ...],
     stops: tuple[Count, ...],
@@ -112,7 +100,7 @@ def steps(
     return tuple(pytrees.index(after, i) for i in range(len(carries)))
 
 
-def _steps(solver: Solver, problem: Grouped, carry: Carry, key: jax.Array, stop: Count, pick: Count) -> Carry:
+def _steps(solver: Solver, problem: BaseProblem, carry: Carry, key: jax.Array, stop: Count, pick: Count) -> Carry:
     """Steps of one lane; the state before step `pick`, with y after it, becomes the random iterate.
 
     That is the pairing (x^t, y^{t+1}) of the theory for solvers that move y first. VRBO and STABLE move x first: their
@@ -147,12 +135,3 @@ def _steps(solver: Solver, problem: Grouped, carry: Carry, key: jax.Array, stop:
     carry = jax.lax.scan(stretch, carry, (jnp.arange(3), ends))[0]
     state = carry.state
     return carry._replace(finite=carry.finite & pytrees.all_finite((state.x, state.y, state.weights)))
-
-
-def refresh(solver: Solver, problem: Grouped, state: State, key: jax.Array) -> State:
-    """`solver.refresh`, compiled.
-
-    `jax.jit` knows a function again, so what a solver compiled by `jax.jit(type(self).refresh)` for its first
-    measurement serves here too.
-    """
-    return jax.jit(type(solver).refresh)(solver, problem, state, key, 1)

@@ -9,12 +9,12 @@ import numpy as np
 
 from bilevel._run.loop import Carry, Point, Watch
 from bilevel._run.run import Evaluated, Reached, Row, Run
-from bilevel.problem.problem import Grouped
+from bilevel.problem.base import BaseProblem
 from bilevel.results.result import History, Iterate, Result
 
 
 @jax.jit
-def evaluate(problem: Grouped, x: Any, y: Any) -> tuple[jax.Array, jax.Array | None]:
+def evaluate(problem: BaseProblem, x: Any, y: Any) -> tuple[jax.Array, jax.Array | None]:
     """Validation and test losses on all the data."""
     return problem.validation_losses(x, y), problem.test_losses(x, y)
 
@@ -30,7 +30,7 @@ def add_row(run: Run, reached: Reached) -> Reached:
     carry, best = reached.carry, reached.best
     row = _row(run, carry, reached.step, reached.seconds, since=reached.rows[-1].step)
     # Where a lower loss is not a better iterate, the best is the last.
-    better = not run.problem.ranks or row.worst < np.max(best.validation)
+    better = not run.problem.comparable_losses or row.worst < np.max(best.validation)
     return reached._replace(
         carry=carry._replace(watch=Watch.start(carry.state.weights)),
         rows=(*reached.rows, row),

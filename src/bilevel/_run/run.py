@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from bilevel._core import values
 from bilevel._run.loop import Carry, Point, State
-from bilevel.problem import checks
-from bilevel.problem.problem import Grouped
+from bilevel.problem.base import BaseProblem
 from bilevel.solvers._base.solver import Solver
 
 Callback = Callable[[dict[str, Any]], object]
@@ -39,7 +39,7 @@ class Run:
         callback: called with each evaluation; True ends the run.
     """
 
-    problem: Grouped
+    problem: BaseProblem
     solver: Solver
     x: Any
     y: Any
@@ -51,16 +51,15 @@ class Run:
 
     def __post_init__(self) -> None:
         check_problem_type(self.problem)
-        if not hasattr(self.solver, "step") or isinstance(self.solver, type):
+        if not isinstance(self.solver, Solver):
             raise TypeError(f"solve(solver=...) got {self.solver!r}: it needs a solver object, such as bl.MORBiT().")
-        checks.check_kind(self.solver, self.problem)
-        for name in ("steps", "every", "patience"):
-            count = getattr(self, name)
-            if count is not None or name == "steps":
-                checks.check_count(name, count)
+        self.solver.check_kind(self.problem)
+        values.whole("steps", self.steps)
+        values.whole("every", self.every, none="steps // 50")
+        values.whole("patience", self.patience, none="no limit")
         if self.callback is not None and not callable(self.callback):
             raise TypeError(f"solve(callback=...) got {self.callback!r}: it needs a function of one evaluation.")
-        check_seed(self.seed)
+        values.whole("seed", self.seed, least=0, of="solve")
 
     def start(self) -> State:
         """The first state."""
@@ -118,14 +117,8 @@ class Run:
 
 def check_problem_type(problem: object) -> None:
     """A problem of any kind."""
-    if not isinstance(problem, Grouped):
+    if not isinstance(problem, BaseProblem):
         raise TypeError(f"solve(problem=...) got {type(problem).__name__}: it needs a bl.Problem.")
-
-
-def check_seed(seed: object) -> None:
-    """A whole number, 0 or more."""
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise ValueError(f"solve(seed={seed!r}): it needs a whole number, 0 or more.")
 
 
 class Row(NamedTuple):

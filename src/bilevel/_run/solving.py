@@ -6,14 +6,14 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, overload
 
-import numpy as np
-
 from bilevel import solvers
+from bilevel._core import values
 from bilevel._run.compile_cache import compile_cache
 from bilevel._run.driver import run_all
 from bilevel._run.progress import bar
-from bilevel._run.run import DIVERGED, Callback, Run, check_problem_type, check_seed
-from bilevel.problem.problem import Grouped, Problem
+from bilevel._run.run import DIVERGED, Callback, Run, check_problem_type
+from bilevel.problem.base import BaseProblem
+from bilevel.problem.problem import Problem
 from bilevel.results.result import Result
 from bilevel.results.results import Results
 from bilevel.solvers._base.solver import Solver
@@ -24,7 +24,7 @@ _MISSING: Any = object()  # x comes after an argument that may be left out, and 
 
 @overload
 def solve(
-    problem: Grouped,
+    problem: BaseProblem,
     solver: Solver | None,
     x: Any,
     y: Any = None,
@@ -39,7 +39,7 @@ def solve(
 ) -> Result: ...
 @overload
 def solve(
-    problem: Grouped,
+    problem: BaseProblem,
     solver: Solver | None = None,
     *,
     x: Any,
@@ -54,7 +54,7 @@ def solve(
 ) -> Result: ...
 @overload
 def solve(
-    problem: Grouped,
+    problem: BaseProblem,
     solver: Solver | None,
     x: Any,
     y: Any = None,
@@ -69,7 +69,7 @@ def solve(
 ) -> Results: ...
 @overload
 def solve(
-    problem: Grouped,
+    problem: BaseProblem,
     solver: Solver | None = None,
     *,
     x: Any,
@@ -83,7 +83,7 @@ def solve(
     callback: Callback | None = None,
 ) -> Results: ...
 def solve(
-    problem: Grouped,
+    problem: BaseProblem,
     solver: Solver | None = None,
     x: Any = _MISSING,
     y: Any = None,
@@ -137,7 +137,7 @@ def solve(
     return results[0] if seeds is None else Results(results)
 
 
-def _recommended(problem: Grouped, steps: int) -> Solver:
+def _recommended(problem: BaseProblem, steps: int) -> Solver:
     check_problem_type(problem)
     if isinstance(problem, Problem):
         return recommended(problem, steps)
@@ -151,9 +151,9 @@ def _recommended(problem: Grouped, steps: int) -> Solver:
 
 def _numbers(seed: int, seeds: int | Sequence[int]) -> Sequence[int]:
     """The seeds of several runs."""
-    if isinstance(seeds, (int, np.integer)) and not isinstance(seeds, bool):
-        check_seed(seed)
-        seeds = range(seed, seed + int(seeds))
+    if values.is_whole(seeds):
+        values.whole("seed", seed, least=0, of="solve")
+        seeds = range(seed, seed + int(seeds))  # type: ignore[arg-type]
     if not isinstance(seeds, Sequence) or isinstance(seeds, str) or len(seeds) == 0:
         raise ValueError(f"solve(seeds={seeds!r}): it needs a whole number, 1 or more, or a list of seeds.")
     return seeds

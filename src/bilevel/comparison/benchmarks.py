@@ -14,7 +14,7 @@ from bilevel._studies.experiment import Experiment, Reference
 from bilevel.datasets import letter_pairs, sinusoids
 from bilevel.hypergradients import Unrolled
 from bilevel.paper import fashion, letter
-from bilevel.problem.problem import Grouped
+from bilevel.problem.base import BaseProblem
 from bilevel.problems import Ready, enclosing_ball, hyperparameters, noisy_ball, sinusoid_regression
 from bilevel.solvers import MORBiT
 from bilevel.weightings import SimplexAscent
@@ -84,7 +84,7 @@ def benchmark(name: str) -> Experiment:
     raise ValueError(f"compare(problem={name!r}): {known.rstrip()}")
 
 
-def own_benchmark(problem: Grouped, x: Any, y: Any) -> Experiment:
+def own_benchmark(problem: BaseProblem, x: Any, y: Any) -> Experiment:
     """A benchmark of a user's problem; its name tells it from others, as finished runs are found by it."""
     ready = Ready(problem, x)
     name = f"problem-{fingerprint(ready, y)}"

@@ -11,8 +11,8 @@ from bilevel import solvers as exported
 from bilevel._cost.catalogue import find
 from bilevel._studies.experiment import Experiment
 from bilevel.comparison.benchmarks import BENCHMARKS
-from bilevel.problem import checks, initial_point
-from bilevel.problem.problem import Grouped
+from bilevel.problem import initial_point
+from bilevel.problem.base import BaseProblem
 from bilevel.problems import Ready
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers.recommendation import recommended
@@ -64,7 +64,7 @@ def all_solvers() -> dict[str, Solver]:
     return {name: robust(solver()) for name, solver in every.items() if solver.card.problem == "bilevel"}
 
 
-def recommended_for(problem: Grouped) -> Recommended:
+def recommended_for(problem: BaseProblem) -> Recommended:
     """What `bl.solve` takes where no solver is given."""
     solver = recommended(problem)
     return Recommended(type(solver).__name__, solver)
@@ -78,7 +78,7 @@ def robust(solver: Any) -> Solver:
 def refusal(solver: Any, ready: Ready, y: Any = None) -> str | None:
     """Why a solver cannot run on a problem, in a sentence; None where it can, as far as it says before it runs."""
     try:
-        checks.check_kind(solver, ready.problem)
+        solver.check_kind(ready.problem)
         if hasattr(solver, "check"):
             solver.check(ready.problem)
         if hasattr(solver, "check_size"):

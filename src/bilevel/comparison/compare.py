@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bilevel._core import values
 from bilevel._studies.experiment import Experiment
 from bilevel._studies.record_files import RecordFiles
 from bilevel._studies.records import MemoryRecords
@@ -16,15 +17,15 @@ from bilevel.comparison.profiles import Budget
 from bilevel.comparison.result import Comparison, default_target
 from bilevel.comparison.runner import TUNING_SEED, Runner
 from bilevel.comparison.tuning import Grid, tunable, tuned_on
-from bilevel.problem import checks
-from bilevel.problem.problem import Grouped, Problem
+from bilevel.problem.base import BaseProblem
+from bilevel.problem.problem import Problem
 from bilevel.solvers._base.solver import Solver
 
 GRID = Grid()
 
 
 def compare(
-    problem: str | Grouped,
+    problem: str | BaseProblem,
     x: Any = None,
     y: Any = None,
     *,
@@ -126,12 +127,12 @@ def _candidates(runner: Runner, name: str, solver: Solver, grid: Grid | None, al
     return [*found, runner.as_it_is(name, solver)] if also or not tunes else found
 
 
-def _benchmark(problem: str | Grouped, x: Any, y: Any) -> Experiment:
+def _benchmark(problem: str | BaseProblem, x: Any, y: Any) -> Experiment:
     if isinstance(problem, str):
         if x is not None or y is not None:
             raise ValueError("compare(x=..., y=...) goes with a problem of yours: a named one has its own.")
         return benchmark(problem)
-    if not isinstance(problem, Grouped):
+    if not isinstance(problem, BaseProblem):
         raise TypeError(f"compare(problem=...) got {type(problem).__name__}: it needs a name or a bl.Problem.")
     if x is None:
         raise ValueError("compare(x=None): it needs where x starts.")
@@ -152,12 +153,12 @@ def _check(calls: Any, seconds: Any, seeds: Any, grid: Any, target: Any, out: An
     if calls is not None and seconds is not None:
         raise ValueError("compare(calls=..., seconds=...): one budget, not both.")
     for name, value in (("calls", calls), ("seconds", seconds)):
-        if value is not None and not checks.is_positive(value):
+        if value is not None and not values.is_positive(value):
             raise ValueError(f"compare({name}={value!r}): a budget is a number above 0.")
-    checks.check_count("compare(seeds)", seeds)
+    values.whole("compare(seeds)", seeds)
     if grid is not None and not all(len(rates) for rates in grid):
         raise ValueError(f"compare(grid={grid!r}): it needs one rate or more of x, of y and of the weights.")
-    if target is not None and not checks.is_number(target):
+    if target is not None and not values.is_number(target):
         raise ValueError(f"compare(target={target!r}): it needs a number.")
     if out is not None and Path(out).is_file():
         raise NotADirectoryError(f"compare(out={str(out)!r}): it is a file, and it needs a folder.")

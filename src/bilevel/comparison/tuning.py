@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from bilevel._core.module import Rate
+from bilevel._core.schedules import Rate
 from bilevel._cost.given_rates import GivenRates, field_names, has_weights_rate, rates_of, with_rates
 from bilevel.solvers._base.solver import Solver
 

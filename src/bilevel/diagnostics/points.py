@@ -73,10 +73,3 @@ def check_estimator(caller: str, hypergradient: Any) -> None:
             "bl.hypergradients.Exact()."
         )
     hypergradient.check()
-
-
-def check_seed(caller, seed):  # SHIM
-    """Shim."""
-    from bilevel._core import values
-
-    values.whole("seed", seed, least=0, of=caller)

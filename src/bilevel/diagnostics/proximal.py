@@ -53,7 +53,14 @@ def upper_curvature(problem: Problem, x: Any, y: PerTask[Any], weights: jax.Arra
 
 
 def proximal_point(
-    problem: Problem, x: Any, y: PerTask[Any], weights: jax.Array, slope: Any, rho: float, curvature: float, iterations: int
+    problem: Problem,
+    x: Any,
+    y: PerTask[Any],
+    weights: jax.Array,
+    slope: Any,
+    rho: float,
+    curvature: float,
+    iterations: int,
 ) -> Proximal:
     """Projected gradient steps from x, whose rate is halved wherever the objective bends more than it allows.
 

@@ -70,7 +70,9 @@ class Chain(NamedTuple):
     moments: Moments
 
 
-def moments_of(estimate: Estimate, problem: Problem, x: Any, y: PerTask[Any], samples: int, seed: int) -> tuple[Moments, bool]:
+def moments_of(
+    estimate: Estimate, problem: Problem, x: Any, y: PerTask[Any], samples: int, seed: int
+) -> tuple[Moments, bool]:
     """Moments over `samples` samples at (x, y), once the estimator has settled there, and whether it has.
 
     An estimator with a state is run in stretches of doubling length until the mean over one is that over the last.

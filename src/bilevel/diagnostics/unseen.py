@@ -33,7 +33,7 @@ def _batch(source: Source, wanted: int | None) -> int | None:
     """The problem's batch, or all the data where a task has less."""
     if wanted is None and not source.finite:
         raise ValueError(
-            "adapt(tasks=...) has a Generator, which is infinite, and the problem was given no lower_batch: give it one."
+            "adapt(tasks=...) has a Generator, which is infinite, and the problem has no lower_batch: give it one."
         )
     enough = not source.finite or wanted is None or int(np.min(source.sizes())) >= wanted
     return wanted if enough else None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bilevel._core.derivatives import hessian_product
 from bilevel._core import values
+from bilevel._core.derivatives import hessian_product
 from bilevel._core.linear import conjugate_gradient
 from bilevel._core.module import leaf, part
 from bilevel.hypergradients.base import Implicit, LinearSolution, upper_gradient, zeros_like

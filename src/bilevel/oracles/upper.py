@@ -112,9 +112,7 @@ class Upper(NamedTuple):
         losses, directions = self.problem.join(own)
         return Evaluation(directions, losses.astype(point.weights.dtype), point.v)
 
-    def _weighted(
-        self, point: Point, weights: jax.Array, samples: PerTask[UpperSample]
-    ) -> tuple[jax.Array, jax.Array]:
+    def _weighted(self, point: Point, weights: jax.Array, samples: PerTask[UpperSample]) -> tuple[jax.Array, jax.Array]:
         value = lambda task, y, v, s: self.hypergradient.surrogate(task, point.x, y, v, s)  # noqa: E731
         losses = self.problem.join(self._each(value, point.curvature, point.y, point.v, samples))
         return jnp.vdot(weights.astype(losses.dtype), losses), losses

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bilevel._core import values
 from bilevel._studies.experiment import SEEDS, VARIANTS, Experiment
 from bilevel._studies.record_files import RecordFiles
 from bilevel._studies.running import Stage, run
 from bilevel.paper.figures import FIGURES, draw
-from bilevel.problem import checks
 
 QUICK_SHARE, QUICK_SEEDS = 50, 2  # a fiftieth of the steps and two trials: to see that all of it runs
 Say = Callable[[str], None]
@@ -68,7 +68,7 @@ def _check(figures: Sequence[str], variants: Sequence[str], seeds: int, out: Pat
         for name in names:
             if name not in known:
                 raise ValueError(f"reproduce({kind}=...) got {name!r}: there are {', '.join(known)}.")
-    checks.check_count("reproduce(seeds)", seeds)
+    values.whole("reproduce(seeds)", seeds)
     if out.is_file():
         raise NotADirectoryError(f"reproduce(out={str(out)!r}): it is a file, and it needs a folder.")
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 import jax
 
 from bilevel._core import values
-from bilevel._core.module import leaf, part, assign, static
+from bilevel._core.module import assign, leaf, part, static
 from bilevel.constraints.base import Constraint
 from bilevel.problem.base import BaseProblem, common_fields
 from bilevel.problem.group import Group, TaskView

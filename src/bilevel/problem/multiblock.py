@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bilevel._core.module import leaf, part, assign, static
+from bilevel._core.module import assign, leaf, part, static
 from bilevel.constraints import Unconstrained
 from bilevel.constraints.base import Constraint
 from bilevel.problem import initial_point

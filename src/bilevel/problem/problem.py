@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from bilevel._core.module import leaf, part, assign, static
+from bilevel._core.module import assign, leaf, part, static
 from bilevel.constraints.base import Constraint
 from bilevel.problem import initial_point
 from bilevel.problem.base import BaseProblem, common_fields

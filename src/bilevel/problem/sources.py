@@ -227,7 +227,11 @@ class Ragged(Source):
         return 1 if size is None else -(-self.longest // size)
 
     def block(self, number: jax.Array, size: int | None) -> BlockOfRows:  # noqa: D102
-        return BlockOfRows(None, jnp.ones(())) if size is None else BlockOfRows(*_block(self.offset, self.size, number, size))
+        return (
+            BlockOfRows(None, jnp.ones(()))
+            if size is None
+            else BlockOfRows(*_block(self.offset, self.size, number, size))
+        )
 
 
 @part

@@ -28,10 +28,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bilevel._core.values import whole
 from bilevel.constraints import Box
-from bilevel.problem.checks import check_count
 from bilevel.problem.multiblock import MultiBlockProblem
-from bilevel.problem.stacking import Task
+from bilevel.problem.task import Task
 from bilevel.problems.ready import Ready
 from bilevel.problems.rows import check_callable, check_signs, check_strength, listed, points_of
 
@@ -106,7 +106,7 @@ def auc(
         seed: of the first W.
     """
     tasks = listed("auc", tasks)
-    check_count("auc(features)", features)
+    whole("auc(features)", features)
     check_callable("auc", "activation", activation, "an array")
     check_strength("auc", "penalty", penalty)
     check_strength("auc", "reach", reach)

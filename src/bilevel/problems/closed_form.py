@@ -17,7 +17,7 @@ import numpy as np
 
 from bilevel.constraints import Box
 from bilevel.problem.problem import Problem
-from bilevel.problem.stacking import Task
+from bilevel.problem.task import Task
 from bilevel.problems.ready import Known
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel._core.values import whole
 from bilevel.constraints import NonNegative
-from bilevel.problem.checks import check_count
 from bilevel.problem.problem import Problem
-from bilevel.problem.stacking import Task
+from bilevel.problem.task import Task
 from bilevel.problems.ready import Ready
 from bilevel.problems.rows import check_signs, check_strength, listed, points_of
 from bilevel.problems.sincos import sincos
@@ -78,7 +78,7 @@ def hyperparameters(
         seed: of W.
     """
     tasks = listed("hyperparameters", tasks)
-    check_count("hyperparameters(frequencies)", frequencies)
+    whole("hyperparameters(frequencies)", frequencies)
     check_strength("hyperparameters", "bandwidth", bandwidth)
     check_strength("hyperparameters", "penalty", penalty)
     first = points_of("hyperparameters", tasks[0])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import jax
 
 from bilevel.problem.minmax import Adapted, MinMaxProblem
-from bilevel.problem.stacking import Task
+from bilevel.problem.task import Task
 from bilevel.problems.ready import Ready
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from bilevel.problem.minmax import MinMaxProblem
-from bilevel.problem.stacking import Task, TaskStack
+from bilevel.problem.task import Task, TaskStack
 from bilevel.problems.ready import Ready
 from bilevel.problems.rows import check_callable, check_signs, check_strength, listed, points_of
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.problem.checks import check_count, is_positive
+from bilevel._core.values import is_positive, whole
 from bilevel.problem.problem import Problem
-from bilevel.problem.stacking import Task
+from bilevel.problem.task import Task
 from bilevel.problems.ready import Ready
 from bilevel.problems.rows import check_strength
 
@@ -53,7 +53,7 @@ def random_quadratics(
         loss_scale: multiplies every f_i.
     """
     for name, count in (("tasks", tasks), ("x_size", x_size), ("y_size", y_size)):
-        check_count(f"random_quadratics({name})", count)
+        whole(f"random_quadratics({name})", count)
     if y_size < x_size:
         raise ValueError(f"random_quadratics(y_size={y_size}): it needs at least x_size, {x_size}.")
     for name, value in (("lower_condition", lower_condition), ("upper_condition", upper_condition)):

@@ -6,9 +6,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from bilevel.problem.problem import Grouped
+from bilevel.problem.base import BaseProblem
 
-ProblemT = TypeVar("ProblemT", bound=Grouped)
+ProblemT = TypeVar("ProblemT", bound=BaseProblem)
 X = TypeVar("X")
 
 

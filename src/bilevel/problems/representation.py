@@ -22,10 +22,10 @@ import optax
 from jax.typing import DTypeLike
 
 from bilevel._core import pytrees
-from bilevel.problem.checks import check_count
+from bilevel._core.values import whole
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Generator
-from bilevel.problem.stacking import Task
+from bilevel.problem.task import Task
 from bilevel.problems.ready import Ready
 from bilevel.problems.rows import check_callable, check_strength, listed
 
@@ -173,7 +173,7 @@ def representation(
     [(80,), (1, 80), (80,), (80, 80), (10,), (80, 10)]
     """
     tasks = listed("representation", tasks)
-    check_count("representation(outputs)", outputs)
+    whole("representation(outputs)", outputs)
     check_strength("representation", "ridge", ridge)
     check_callable("representation", "loss", loss, "(outputs, targets)")
     check_callable("representation", "penalty", penalty, "a head")

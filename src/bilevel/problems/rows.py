@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.problem.checks import is_number
+from bilevel._core.values import is_number
 from bilevel.problem.sources import Generator
-from bilevel.problem.stacking import Task, TaskStack
+from bilevel.problem.task import Task, TaskStack
 
 
 def listed(owner: str, tasks: Any, stacks: bool = False) -> list[Any]:

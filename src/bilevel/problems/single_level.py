@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from bilevel.problem.minmax import Adapted, MinMaxProblem
-from bilevel.problem.stacking import Task
+from bilevel.problem.task import Task
 from bilevel.problems.closed_form import CENTRES, enclosing_ball
 from bilevel.problems.ready import Known
 

@@ -1,7 +1,7 @@
 """Where the rates come from that a solver was not given.
 
-A solver has three rates: alpha of x, beta of every y_i, gamma of the weights. What its user gave wins. For the others it
-asks its `rates`, a part that follows the run in a state of its own.
+A solver has three rates: alpha of x, beta of every y_i, gamma of the weights. What its user gave wins. For the others
+it asks its `rates`, a part that follows the run in a state of its own.
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
 
-MAX_DROP = 4.0  # a curvature never falls below its largest recent value over this: where a loss is flat, 1 / L has no end
+MAX_DROP = (
+    4.0  # a curvature never falls below its largest recent value over this: where a loss is flat, 1 / L has no end
+)
 SLACK = 1.2  # a step exceeds the estimate L where it bends more than this many times as much
 DOUBLINGS = 60
 MEASURING_BATCH = 128  # rows to measure with, where steps draw fewer: noise makes curvature look larger

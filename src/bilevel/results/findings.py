@@ -81,7 +81,7 @@ def collapsed_weights(result: Result) -> str | None:
 def rising_loss(result: Result) -> str | None:
     """A last iterate well above the best one, where the end of the run does not even oscillate around it."""
     worst = result.history.worst
-    if len(worst) < ENOUGH or result.status == "diverged" or not getattr(result.problem, "ranks", True):
+    if len(worst) < ENOUGH or result.status == "diverged" or not getattr(result.problem, "comparable_losses", True):
         return None
     best, late = worst.min(), np.median(worst[-len(worst) // 5 :])
     if late > best + 0.5 * max(abs(best), worst[0] - best):
@@ -94,7 +94,7 @@ def rising_loss(result: Result) -> str | None:
 
 def noisy_end(result: Result) -> str | None:
     """A last iterate whose worst loss is, because of noise, well above that of the average one."""
-    if result.problem is None or not result.problem.draws or result.status == "diverged":
+    if result.problem is None or not result.problem.is_stochastic or result.status == "diverged":
         return None
     last, average = result.last.worst, result.average.worst
     if last > average + 0.1 * abs(average):

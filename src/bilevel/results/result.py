@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bilevel.problem.problem import Grouped
+from bilevel.problem.base import BaseProblem
 from bilevel.problem.task_names import TaskValues
 from bilevel.results import findings
 from bilevel.results.history import History
@@ -85,7 +85,7 @@ class Result:
         stored: of a loaded result, what its file says of the solver and the problem; None = not loaded.
     """
 
-    problem: Grouped | None = dataclasses.field(repr=False)
+    problem: BaseProblem | None = dataclasses.field(repr=False)
     solver: Any
     last: Iterate = dataclasses.field(repr=False)
     best: Iterate = dataclasses.field(repr=False)

@@ -119,13 +119,13 @@ class HiBSA(SingleLevelSolver):
         optimisers, squares = list(state.upper), jnp.zeros((), state.weights.dtype)
         for j in range(len(blocks)):
             loss, slope = _block_slope(problem, blocks, structure, j, state.weights, samples)
-            update, optimisers[j] = plateau.update(rule, slope, optimisers[j], blocks[j], loss)
-            blocks[j] = optax.apply_updates(blocks[j], update)
+            moved, optimisers[j] = update(rule, slope, optimisers[j], blocks[j], loss)
+            blocks[j] = optax.apply_updates(blocks[j], moved)
             # The other blocks are in their sets already, where a projection leaves them.
             blocks = jax.tree.leaves(problem.constraint.project(jax.tree.unflatten(structure, blocks)))
             squares += jnp.sum(slope**2).astype(squares.dtype)
         x = jax.tree.unflatten(structure, blocks)
-        rate = jnp.asarray(rate * plateau.reduction(optimisers), squares.dtype)
+        rate = jnp.asarray(rate * reduction(optimisers), squares.dtype)
         return Swept(x, tuple(optimisers), rate, jnp.sqrt(squares))
 
 

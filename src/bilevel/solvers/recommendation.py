@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from bilevel.problem import checks
-from bilevel.problem.problem import Grouped, Problem
+from bilevel._core import values
+from bilevel.problem.base import BaseProblem
+from bilevel.problem.problem import Problem
 from bilevel.solvers import MORBiT, Tandem
 from bilevel.solvers._base.solver import Solver
 
 SHORT = 1000  # steps below which Tandem, whose steps are shares of the size of x, has not arrived
 
 
-def recommended(problem: Grouped, steps: int | None = None) -> Solver:
+def recommended(problem: BaseProblem, steps: int | None = None) -> Solver:
     """`Tandem` where steps see batches, `MORBiT` where they see all the data or are few; rates automatic.
 
     Noise asks for steps that end short, whatever the curvature says; without noise a measured curvature gives longer
@@ -27,9 +28,9 @@ def recommended(problem: Grouped, steps: int | None = None) -> Solver:
     >>> type(recommended(bl.problems.enclosing_ball().problem)).__name__
     'MORBiT'
     """
-    if not isinstance(problem, Grouped):
+    if not isinstance(problem, BaseProblem):
         raise TypeError(f"recommended(problem=...) got {type(problem).__name__}: it needs a bl.Problem.")
     if steps is not None:
-        checks.check_count("steps", steps)
+        values.whole("steps", steps)
     long = steps is None or steps >= SHORT
-    return Tandem() if isinstance(problem, Problem) and problem.draws and long else MORBiT()
+    return Tandem() if isinstance(problem, Problem) and problem.is_stochastic and long else MORBiT()

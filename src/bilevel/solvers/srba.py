@@ -19,7 +19,7 @@ from __future__ import annotations
 import jax
 
 from bilevel._core import values
-from bilevel._core.module import leaf, part
+from bilevel._core.module import part
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.recursive import Recursive

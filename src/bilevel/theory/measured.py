@@ -17,7 +17,7 @@ from bilevel.diagnostics.sampling import Estimate, moments_of
 from bilevel.diagnostics.spectrum import is_strongly_convex, lower_spectra
 from bilevel.hypergradients import RandomNeumann
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.problem import checks, initial_point
+from bilevel.problem import findings, initial_point
 from bilevel.problem.problem import Problem
 from bilevel.theory.constants import Constants
 
@@ -63,7 +63,7 @@ def estimate_constants(
     values.positive("radius", radius, of="estimate_constants")
     x = initial_point.arrays(x, "x")
     y = initial_point.lower_points(problem, y, jax.random.key(seed))
-    checks.check_start(problem, x, y)
+    findings.raise_first(findings.at_start(problem, x, y))
 
     generator = np.random.default_rng(int(seed))
     centre = solve_lower(problem, x, y).y

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel._core import values
 from bilevel._core.schedules import Rate, rate_at
 from bilevel.hypergradients.base import Hypergradient
 from bilevel.oracles.lower import LowerResult, Replay, descend, draw_steps, first_of, steps_of

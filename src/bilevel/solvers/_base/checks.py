@@ -56,9 +56,7 @@ def check_options(solver: BilevelSolver, problem: Problem) -> None:
     solver.estimator.check()
     solver.rates.check(name, solver.needs)
     if needs_value(solver.lower_rule) and not solver.replays:
-        raise ValueError(
-            f"{name}(lower_rule={solver.lower_rule}): {name} does not tell its lower steps their losses."
-        )
+        raise ValueError(f"{name}(lower_rule={solver.lower_rule}): {name} does not tell its lower steps their losses.")
     if solver.estimator.needs_replay:
         if not solver.replays:
             raise ValueError(f"{name}(hypergradient={solver.estimator}): {name} has no lower steps to replay.")
@@ -68,7 +66,9 @@ def check_options(solver: BilevelSolver, problem: Problem) -> None:
 def check_replay(rule: Callable[[Any], optax.GradientTransformation]) -> None:
     """Refuses a rule whose derivative at a zero gradient is NaN, as Adam's is with eps_root = 0."""
     transformation, zero = rule(0.1), jnp.zeros(())
-    slope = jax.grad(lambda g: optax.tree.sum(update(transformation, g, transformation.init(zero), zero, zero)[0]))(zero)
+    slope = jax.grad(lambda g: optax.tree.sum(update(transformation, g, transformation.init(zero), zero, zero)[0]))(
+        zero
+    )
     if not bool(jnp.all(jnp.isfinite(slope))):
         raise ValueError(
             "lower_rule cannot be differentiated at a zero gradient (its derivative there is NaN), which Unrolled "

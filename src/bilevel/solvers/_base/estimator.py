@@ -52,9 +52,9 @@ class EstimatorSolver(BilevelSolver):
 class Alternating(EstimatorSolver):
     """The order of moves y, then x and the weights at the new y and the old x: MORBiT's, TTSA's and others'.
 
-        (1)  T times  y_i <- y_i - beta_i grad_y g_i(x^k, y_i; fresh rows)                           every task i
-        (2)  x^{k+1}      = proj_X (x^k - alpha sum_i lambda_i^k D_i(x^k, y_i^{k+1}))
-        (3)  lambda^{k+1} from the losses f_i(x^k, y_i^{k+1})
+    (1)  T times  y_i <- y_i - beta_i grad_y g_i(x^k, y_i; fresh rows)                           every task i
+    (2)  x^{k+1}      = proj_X (x^k - alpha sum_i lambda_i^k D_i(x^k, y_i^{k+1}))
+    (3)  lambda^{k+1} from the losses f_i(x^k, y_i^{k+1})
     """
 
     lower_steps: int  # T

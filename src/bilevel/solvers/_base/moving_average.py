@@ -65,9 +65,7 @@ class MovingAverage(LinearSystemSolver):
         point = self.point(state, rates=lowered.rates)
         v = self.move_v(state.v, residuals(problem, point, samples), lowered.rate)  # (2)
         momentum = rate_at(self.momentum, state.step)
-        _, _, memory = self.tracker.update(
-            self._tracked(problem), kept(point), state.memory, samples, momentum
-        )  # (3)
+        _, _, memory = self.tracker.update(self._tracked(problem), kept(point), state.memory, samples, momentum)  # (3)
         seen = as_evaluation(state.memory.value, state.weights, v)
         state, info = self.finish(problem, state, lowered, seen)  # (1), (4)
         return state._replace(memory=memory), info

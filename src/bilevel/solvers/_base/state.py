@@ -1,9 +1,9 @@
 """Where a run is: the state that every solver has, and what a step reports.
 
-A state is in two halves. What belongs to tasks has one row a task: `PerTask` and `InOrder` values (y, its optimisers, v,
-tables, curvatures) wherever they are, and the weights and what their weighting carries. All else is shared: x, its
-optimiser, directions, scalars. `Halves` takes a state apart and puts it together again, so that "only
-these tasks", "these tasks on that device" or "write it down" are each one function, for any solver.
+A state is in two halves. What belongs to tasks has one row a task: `PerTask` and `InOrder` values (y, its optimisers,
+v, tables, curvatures) wherever they are, and the weights and what their weighting carries. All else is shared: x, its
+optimiser, directions, scalars. `Halves` takes a state apart and puts it together again, so that "only these tasks",
+"these tasks on that device" or "write it down" are each one function, for any solver.
 """
 
 from __future__ import annotations

@@ -35,9 +35,7 @@ def kept(point: Point) -> Point:
     return point._replace(weights=InOrder(point.weights))
 
 
-def upper_oracle(
-    evaluate: Callable[[Point, PerTask[UpperSample]], Evaluation], *, per_task: bool
-) -> Oracle:
+def upper_oracle(evaluate: Callable[[Point, PerTask[UpperSample]], Evaluation], *, per_task: bool) -> Oracle:
     """(direction, losses) at a kept point, and what the estimator carries there; `evaluate` is a method of `Upper`."""
 
     def oracle(point: Point, samples: PerTask[UpperSample]) -> tuple[UpperValue, PerTask[Any]]:
