@@ -85,6 +85,15 @@ def test_it_is_counted(slopes):
     assert (cost.upper_gradients, cost.lower_gradients, cost.total) == (1, 1, 2)
 
 
+def test_it_is_compared(slopes):
+    found = bl.compare(slopes.problem, slopes.x, solvers={"mine": SOLVER}, calls=40, seeds=1, progress=False)
+    (candidate,) = found.candidates
+    assert (candidate.name, candidate.rates, candidate.steps) == ("mine", "as given", 20)  # of two calls each
+    (row,) = found.table()
+    assert row["calls_per_step"] == 2
+    assert "mine" in found.summary()
+
+
 def test_it_is_kept(result, tmp_path):
     result.save(tmp_path / "kept")
     again = bl.load(tmp_path / "kept")

@@ -7,6 +7,7 @@ import sys
 LIMIT = 240  # seconds; the two runs take a few, most of them to compile
 
 TWO_RUNS = """
+import concurrent.futures
 import jax, jax.numpy as jnp, numpy as np
 import bilevel as bl
 
@@ -18,10 +19,14 @@ def lower(x, y, batch):
 
 rows = lambda seed: jnp.asarray(np.random.default_rng(seed).normal(size=(4, 256)) / 16, jnp.float32)
 tasks = [bl.Task(rows(i), rows(8 + i), y=jnp.zeros(256)) for i in range(8)]
-results = bl.solve(
-    bl.Problem(upper, lower, tasks), bl.STABLE(0.01, 0.1), jnp.ones(2), steps=3, seeds=2, progress=False
-)
-print(*[result.status for result in results])
+problem = bl.Problem(upper, lower, tasks)
+
+def run(seed):
+    return bl.solve(problem, bl.STABLE(0.01, 0.1), jnp.ones(2), steps=10, seed=seed, progress=False).status
+
+run(0)  # compiles
+with concurrent.futures.ThreadPoolExecutor(2) as threads:
+    print(*threads.map(run, (1, 2)))
 """
 
 
