@@ -343,6 +343,22 @@ def test_a_constraint_that_does_not_fit_x(constraint, x, said):
         solve(problem(constraint=constraint), x=x)
 
 
+@pytest.mark.parametrize(
+    ("constraint", "said"),
+    [
+        (constraints.Ball(-1.0), r"Ball\(radius=-1.0\): it needs a positive number"),
+        (constraints.Simplex(0.0), r"Simplex\(total=0.0\): it needs a positive number"),
+        (constraints.Box(1.0, jnp.array([2.0, 0.0])), "Box.*it needs lower <= upper in every entry"),
+        (constraints.Product([constraints.Ball(0.0), constraints.NonNegative()]), r"Ball\(radius=0.0\): it needs"),
+    ],
+    ids=["Ball", "Simplex", "Box", "a part of a Product"],
+)
+def test_a_constraint_that_makes_no_sense(constraint, said):
+    x = [X, X] if isinstance(constraint, constraints.Product) else X
+    with refuses(ValueError, f"constraint {said}"):
+        solve(problem(constraint=constraint), x=x)
+
+
 def test_a_constraint_that_is_none():
     with refuses(TypeError, r"constraint.*'positive'.*bl\.constraints"):
         problem(constraint="positive")

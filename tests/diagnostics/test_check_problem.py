@@ -168,6 +168,12 @@ def test_a_constraint_that_does_not_fit():
     assert not report.ok
 
 
+def test_a_constraint_that_makes_no_sense_does_not_hide_the_rest():
+    report = check(train=rows(jnp.nan), constraint=bl.constraints.Ball(-1.0))
+    assert any("constraint Ball(radius=-1.0): it needs a positive number." == text for text in said(report))
+    assert any("its train data has NaN" in text for text in said(report))
+
+
 # ---------------------------------------------------------------- losses
 
 

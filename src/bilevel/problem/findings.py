@@ -115,6 +115,11 @@ def in_constraint(argument: str, constraint: Constraint, name: str, point: Any) 
     if pytrees.signature(projected) != pytrees.signature(point):
         yield Finding(f"{what}: it projects {name} to {pytrees.describe(projected)}.", blocks=False)
         return
+    try:
+        getattr(constraint, "check", lambda _: None)(point)  # a user's own needs nothing but `project`
+    except ValueError as error:
+        yield Finding(f"{argument} {_first_line(error)}", blocks=False)  # it names itself
+        return
     if pytrees.is_traced((point, constraint)) or not _finite(point):
         return
     inside = jax.tree.leaves(_project(constraint, point))
