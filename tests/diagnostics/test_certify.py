@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 import bilevel as bl
 from bilevel.constraints import Box
 from bilevel.problem import initial_point
+from bilevel.problem.per_task import PerTask
 from bilevel.problems.closed_form import CENTRES, MAPS
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0)
@@ -23,7 +24,7 @@ BOUNDED = bl.problems.bounded_ball()
 
 
 def stacked(ys):
-    return tuple(jnp.asarray(y)[None] for y in ys)
+    return PerTask(tuple(jnp.asarray(y)[None] for y in ys))
 
 
 def ball_responses(x):
@@ -77,7 +78,7 @@ def shrinkage_losses(x):
 
 
 SHRINKAGE = bl.problems.shrinkage().problem
-ZEROS = (jnp.zeros(2),)  # both y
+ZEROS = PerTask((jnp.zeros(2),))  # both y
 
 
 @pytest.mark.parametrize(("x", "share"), [(0.0, 0.3), (1.5, 0.95)], ids=["bends up", "bends down"])
@@ -138,7 +139,7 @@ def mixed():
     box = bl.constraints.Product({"scale": Box(0.5, 1.2), "penalty": bl.constraints.Unconstrained()})
     problem = bl.Problem(square, ridge, tasks, constraint=box, lower_batch=2, upper_batch=2)
     x = {"scale": jnp.array([0.5, 1.0]), "penalty": jnp.array(-1.0)}
-    return problem, x, tuple({"slope": jnp.zeros((n, 2)), "offset": jnp.zeros(n)} for n in (2, 1))
+    return problem, x, PerTask(tuple({"slope": jnp.zeros((n, 2)), "offset": jnp.zeros(n)} for n in (2, 1)))
 
 
 def by_hand(x, weights):
@@ -201,7 +202,7 @@ def near_scaled(x, y, batch):
 def test_generators_are_looked_at_on_their_fixed_sample():
     tasks = [bl.Task(bl.Generator(centre, c), bl.Generator(centre, c), y=jnp.array(0.0)) for c in (1.0, 2.0)]
     problem = bl.Problem(near, near_scaled, tasks, lower_batch=3, upper_batch=3)
-    found = bl.certify(problem, Point(x=jnp.array(0.5), y=(jnp.zeros(2),), weights=np.array([0.5, 0.5])))
+    found = bl.certify(problem, Point(x=jnp.array(0.5), y=ZEROS, weights=np.array([0.5, 0.5])))
     noise = [np.asarray(jax.random.normal(jax.random.key(seed), (1000,))) for seed in (0, 1)]  # of train, validation
     y = 0.5 * np.array([c + noise[0].mean() for c in (1.0, 2.0)])
     assert found.converged
@@ -233,7 +234,7 @@ def test_a_lower_problem_without_its_one_solution_is_told(lower, y, said):
         return jnp.mean((jnp.sum(y) - batch) ** 2) + x**2
 
     problem = bl.Problem(upper, lower, [bl.Task(jnp.ones(3), jnp.ones(2), name="plain")])
-    found = bl.certify(problem, Point(x=jnp.array(1.0), y=(y,), weights=np.ones(1)), iterations=3)
+    found = bl.certify(problem, Point(x=jnp.array(1.0), y=PerTask((y,)), weights=np.ones(1)), iterations=3)
     assert not found.converged
     with pytest.raises(AssertionError, match=said):
         raise AssertionError(str(found))
@@ -293,7 +294,7 @@ def test_a_result_of_another_problem(solved):
     problem, result = solved
     with pytest.raises(ValueError, match=r"result=.*does not fit this problem.*2 weights.*4 tasks"):
         bl.certify(BALL.problem, result)
-    wide = tuple(jnp.zeros((2, 5)) for _ in problem.groups)
+    wide = PerTask(tuple(jnp.zeros((2, 5)) for _ in problem.groups))
     with pytest.raises(ValueError, match=r"does not fit this problem.*y of task 'task 0' is float64\[5\].*float64\[\]"):
         bl.certify(problem, at(result, y=wide))
     with pytest.raises(ValueError, match=r"(?s)does not fit this problem.*does not fit x, which is float64\[3\]"):
