@@ -572,10 +572,9 @@ def test_on_accelerators_seeds_are_batched(monkeypatch):
 
 
 def test_without_a_solver_it_is_the_recommended_one():
-    known = bl.problems.opposed_slopes()
-    own = bl.solve(known.problem, x=known.x, steps=5, progress=False)
-    named = bl.solve(known.problem, bl.MORBiT(), known.x, steps=5, progress=False)
-    assert own.solver == named.solver
+    own = bl.solve(NOISY, x=X, y=Y, steps=30, every=10, progress=False)
+    named = run(bl.recommended(NOISY, 30))
+    assert own.solver == named.solver == AUTOMATIC
     np.testing.assert_array_equal(own.x, named.x)
     with pytest.raises(TypeError, match=r"solve\(x=\.\.\.\) is missing"):
-        bl.solve(known.problem, steps=5)
+        bl.solve(NOISY, steps=5)
