@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bilevel._core import pytrees
 from bilevel.problem.base import BaseProblem
@@ -70,13 +71,18 @@ class Carry(NamedTuple):
     finite: jax.Array  # losses and direction in every step; x, y and the weights after the last
 
 
-@jax.jit
+# Traced once, for `first` and for `steps`, and compiled as part of the latter.
+@functools.partial(jax.jit, inline=True)
+def _step(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) -> tuple[State, Info]:
+    return solver.step(problem, state, key)
+
+
 def first(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) -> Carry:
     """What is carried before the first step."""
     point = Point.of(state)
-    _, info = jax.eval_shape(solver.step, problem, state, key)
-    nothing = jax.tree.map(lambda a: jnp.full(a.shape, jnp.nan, a.dtype), info)
-    return Carry(state, point, point, nothing, Watch.start(state.weights), jnp.array(True))
+    _, info = jax.eval_shape(_step, solver, problem, state, key)
+    nothing = jax.tree.map(lambda a: np.full(a.shape, np.nan, a.dtype), info)
+    return Carry(state, point, point, nothing, Watch.start(state.weights), np.array(True))
 
 
 @jax.jit
@@ -113,7 +119,7 @@ def _steps(solver: Solver, problem: BaseProblem, carry: Carry, key: jax.Array, s
     """
 
     def one(carry: Carry) -> Carry:
-        state, info = solver.step(problem, carry.state, jax.random.fold_in(key, carry.state.step))
+        state, info = _step(solver, problem, carry.state, jax.random.fold_in(key, carry.state.step))
         k = state.step.astype(state.weights.dtype)
         share = (1 + AVERAGE_POWER) / (k + AVERAGE_POWER)
         average = jax.tree.map(lambda a, p: a + (share * (p - a)).astype(a.dtype), carry.average, Point.of(state))

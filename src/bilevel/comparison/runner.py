@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from bilevel._cost.given_rates import GivenRates, with_rates
+from bilevel._cost.report import DivergedError
 from bilevel._studies.experiment import Experiment, Method
 from bilevel._studies.measures import score
 from bilevel._studies.records import Records
@@ -70,7 +71,14 @@ class Runner:
             return self.budget.steps(own)
         if not isinstance(self.ready.problem, Problem):
             return self.benchmark.steps
-        recommended = self.profile(*recommended_for(self.ready.problem))
+        name, solver = recommended_for(self.ready.problem)
+        try:
+            recommended = self.profile(name, solver)
+        except DivergedError as error:
+            raise ValueError(
+                f"compare(calls=None, seconds=None): the budget would be the calls of a run of {name}, which diverges "
+                f"at step {error.step}: give calls or seconds."
+            ) from error
         return Budget(self.benchmark.steps * recommended.calls, None).steps(own)
 
     def too_slow(self, name: str, solver: Solver) -> str | None:
