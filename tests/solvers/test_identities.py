@@ -22,6 +22,9 @@ from ulp import assert_ulp
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0)
 KEY = jax.random.key(0)
 
+# Compiling these runs takes longer than running them.
+unoptimised = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
 
 def matrices(problem):
     """A, B, C and p of every task of a ball in one group: g = |y - B x|_A^2 / 2, f = |C y - p|^2 / 2."""
@@ -118,7 +121,7 @@ def test_the_series_of_a_multiple_of_the_identity_is_geometric(terms):
 # ---------------------------------------------------------------- recursive momentum
 
 
-@jax.jit
+@unoptimised
 def _path(solver, problem, x, y):
     def step(state, k):
         state, _ = solver.step(problem, state, jax.random.fold_in(KEY, k))
@@ -211,7 +214,7 @@ def test_min_max_over_one_task_is_ttsa(run):
     assert_ulp(*[(state.x, state.y, state.weights) for state in states])
 
 
-@jax.jit
+@unoptimised
 def _remeasured(solver, problem, x, y):
     def step(_, state):
         return solver.step(problem, state, jax.random.fold_in(KEY, state.step))[0]

@@ -48,7 +48,7 @@ def slopes():
 
 @pytest.fixture(scope="module")
 def result(slopes):
-    return bl.solve(slopes.problem, SOLVER, slopes.x, steps=200, progress=False)
+    return bl.solve(slopes.problem, SOLVER, slopes.x, steps=800, progress=False)
 
 
 def test_it_is_short_and_knows_no_other_module():
@@ -70,8 +70,8 @@ def test_it_reaches_the_minimum_of_what_it_descends_on(slopes, result):
     matrix[1:, 1:] = np.diag(1 / strength + a)
     x, *y = np.linalg.solve(matrix, [0, *t / strength])
     assert result.status == "finished"
-    np.testing.assert_allclose(result.x, x, atol=1e-3)
-    np.testing.assert_allclose([result.y[name] for name in slopes.problem.names], y, atol=1e-3)
+    np.testing.assert_allclose(result.x, x, atol=1e-6)
+    np.testing.assert_allclose([result.y[name] for name in slopes.problem.names], y, atol=1e-6)
 
 
 def test_it_runs_with_several_seeds(slopes):
@@ -103,6 +103,6 @@ def test_it_is_kept(result, tmp_path):
 
 def test_it_diverges_with_a_message(slopes):
     with pytest.warns(UserWarning, match=r"Penalised diverged: at step \d+ .*Try a smaller rate of x"):
-        result = bl.solve(slopes.problem, SOLVER.replace(rate=1e3), slopes.x, steps=200, progress=False)
+        result = bl.solve(slopes.problem, SOLVER.replace(rate=1e3), slopes.x, steps=800, progress=False)
     assert result.status == "diverged"
     assert np.all(np.isfinite(result.x))

@@ -1,5 +1,7 @@
 """The two halves of every solver's state, and some of a problem's tasks."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,8 +25,10 @@ SOLVERS |= {
 }
 
 
-def shapes(solver, order=(0, 1, 2, 3, 4)):
+@functools.cache
+def shapes(name, order=(0, 1, 2, 3, 4)):
     """The shapes of a solver's first state, with rates to choose where it can; nothing is computed."""
+    solver = SOLVERS[name]
     example = make(Setting(solver.problem_type, order), jnp.float64)
     state = jax.eval_shape(
         lambda x, y: solver.start(example.problem, x, y, jax.random.key(0), 10), example.x, example.y
@@ -34,7 +38,7 @@ def shapes(solver, order=(0, 1, 2, 3, 4)):
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_a_state_taken_apart_and_joined_is_the_same(name):
-    _, state = shapes(SOLVERS[name])
+    _, state = shapes(name)
     halves = Halves.of(state)
     joined = halves.join()
     assert jax.tree.structure(joined) == jax.tree.structure(state)
@@ -47,7 +51,7 @@ def test_a_state_taken_apart_and_joined_is_the_same(name):
 @pytest.mark.parametrize("name", SOLVERS)
 def test_what_belongs_to_tasks_has_one_row_a_task_and_what_is_shared_has_not(name):
     """Two of the five tasks fewer: all leaves of the one half are shorter then, and none of the other."""
-    (problem, all_tasks), (few, fewer) = shapes(SOLVERS[name]), shapes(SOLVERS[name], (0, 1, 2))
+    (problem, all_tasks), (few, fewer) = shapes(name), shapes(name, (0, 1, 2))
     assert [group.size for group in problem.groups] == [3, 2]
     assert [group.size for group in few.groups] == [2, 1]
     large, small = Halves.of(all_tasks), Halves.of(fewer)
