@@ -21,8 +21,9 @@ from bilevel.testing.example_problems import BOX, KINDS, Example, Setting, make
 
 STEPS = 25
 SWAPPED = (2, 3, 0, 1, 4)  # another order of the tasks, of the same shapes
-CLOSE = {"rtol": 0, "atol": 1e-3}  # how near a run in float32 must be to that in float64
-EQUAL = {"rtol": 1e-9, "atol": 1e-12}  # how near runs must be that differ in the order of sums only
+# How near a run in float32 must be to that in float64, and runs that differ in the order of sums only.
+close = functools.partial(np.allclose, rtol=0, atol=1e-3)
+equal = functools.partial(np.allclose, rtol=1e-9, atol=1e-12)
 
 
 class Path(NamedTuple):
@@ -91,8 +92,12 @@ def check_solver(solver: Solver) -> None:
             solver.check(example.problem)
         except (TypeError, ValueError) as error:
             raise AssertionError(f"{solver}.check(problem) refuses it: {error}") from error
-        _check_state(solver, example)
-        ran = runner(example)
+        try:
+            ran = runner(example)
+        except (AttributeError, TypeError):
+            _check_structure(solver, example)
+            raise
+        _check_state(solver, example, ran)
         _check_moves(solver, example, ran)
         _check_info(solver, example, ran.path.info)
         _check_keys(runner, example, ran)
@@ -102,8 +107,8 @@ def check_solver(solver: Solver) -> None:
         _check_alone(runner, setting)
 
 
-def _check_state(solver: Solver, example: Example) -> None:
-    """Steps keep the state's structure, and it says what belongs to tasks."""
+def _check_structure(solver: Solver, example: Example) -> None:
+    """A step returns what it should, and keeps the state's structure; without this, a run cannot be compiled."""
     problem, x, y = example
     key = jax.random.key(0)
     start = functools.partial(solver.start, problem)
@@ -111,11 +116,18 @@ def _check_state(solver: Solver, example: Example) -> None:
     require(isinstance(first, State), f"{solver}: start returned a {type(first).__name__}: it needs a bl.State.")
     after, info = jax.eval_shape(functools.partial(solver.step, problem), first, key)
     require_like(f"{solver}: the state after a step", after, first)
-    require_like(f"{solver}: the state's x", first.x, x)
-    require_like(f"{solver}: the state's y", first.y, y)
     require(isinstance(info, Info), f"{solver}: step reports a {type(info).__name__}: it needs a bl.Info.")
+
+
+def _check_state(solver: Solver, example: Example, ran: Ran) -> None:
+    """x and y are what the run started from, and the state says what belongs to tasks."""
+    (problem, x, y), last, info = example, ran.last, ran.path.info
+    require(isinstance(last, State), f"{solver}: start returned a {type(last).__name__}: it needs a bl.State.")
+    require(isinstance(info, Info), f"{solver}: step reports a {type(info).__name__}: it needs a bl.Info.")
+    require_like(f"{solver}: the state's x", last.x, x)
+    require_like(f"{solver}: the state's y", last.y, y)
     sizes = {group.size for group in problem.groups} | {problem.size}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(Halves.of(first).tasks):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(Halves.of(last).tasks):
         require(
             leaf.shape and leaf.shape[0] in sizes,
             f"{solver}: the state{jax.tree_util.keystr(path)} belongs to tasks and has the shape {leaf.shape}: it "
@@ -147,7 +159,7 @@ def _check_moves(solver: Solver, example: Example, ran: Ran) -> None:
 
 def _check_info(solver: Solver, example: Example, info: Info) -> None:
     n, dtype = example.problem.size, info.losses.dtype
-    row, number = jax.ShapeDtypeStruct((STEPS, n), dtype), jax.ShapeDtypeStruct((STEPS,), dtype)
+    row, number = jnp.zeros((STEPS, n), dtype), jnp.zeros(STEPS, dtype)
     require_like(f"{solver}: Info", info, Info(row, number, number, row, number))
     require(np.all(np.isfinite(info.losses)), f"{solver}: Info.losses are not all finite.")
     lr = getattr(solver, "upper_lr", None)
@@ -199,14 +211,14 @@ def _check_order(runner: Runner, setting: Setting) -> None:
         alike = setting._replace(noise=0.0, batch=batch)
         example, permuted = (make(alike._replace(order=order), jnp.float64) for order in (setting.order, SWAPPED))
         plain = runner(example).last
-        if np.allclose(plain.weights, runner(example, key=2).last.weights, **EQUAL):
+        if equal(plain.weights, runner(example, key=2).last.weights):
             break
     else:
         return  # it draws more than rows, by a task's place
     other = runner(permuted).last
     name = f"{runner.solver}: tasks in another order"
-    require(np.allclose(plain.weights[np.array(SWAPPED)], other.weights, **EQUAL), f"{name} have other weights.")
-    require(np.allclose(plain.x["b"], other.x["b"], **EQUAL), f"{name} lead to another x.")
+    require(equal(plain.weights[np.array(SWAPPED)], other.weights), f"{name} have other weights.")
+    require(equal(plain.x["b"], other.x["b"]), f"{name} lead to another x.")
 
 
 def _check_single_precision(runner: Runner, setting: Setting, ran: Ran) -> None:
@@ -217,9 +229,9 @@ def _check_single_precision(runner: Runner, setting: Setting, ran: Ran) -> None:
     types = {str(leaf.dtype) for leaf in jax.tree.leaves((many.x, many.y, many.weights))}
     require(types == {"float32"}, f"{solver}: from float32, x, y and the weights become {' and '.join(sorted(types))}.")
     name = f"{solver}: in float32 under vmap"
-    require(np.allclose(ran.last.weights, many.weights[0], **CLOSE), f"{name} the weights are not those in float64.")
+    require(close(ran.last.weights, many.weights[0]), f"{name} the weights are not those in float64.")
     for a, b in zip(jax.tree.leaves(ran.last.x), jax.tree.leaves(many.x), strict=True):
-        require(np.allclose(a, b[0], **CLOSE), f"{name} x is not that in float64.")
+        require(close(a, b[0]), f"{name} x is not that in float64.")
     apart = float(jnp.max(jnp.abs(many.x["b"][0] - many.x["b"][1])))
     require(apart > 1e-4, f"{name} two keys give the same run.")
 
