@@ -58,6 +58,7 @@ class Given(Rates):
 
     upper_rule = None
     lower_rule = None
+    chooses = False
 
     def check(self, owner: str, needs: Needs) -> None:
         """Every rate that the solver needs must be here."""
