@@ -28,6 +28,8 @@ from ulp import assert_ulp
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0)
 KEY = jax.random.key(0)
+# Unoptimised: each program runs once, and compiling it is what takes time.
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 # ---------------------------------------------------------------- a problem that is quadratic in nothing
@@ -78,10 +80,11 @@ ESTIMATORS = [Exact(), ConjugateGradient(2), Neumann(3), RandomNeumann(3), Track
 
 @pytest.mark.parametrize("hypergradient", ESTIMATORS, ids=repr)
 def test_a_surrogate_has_the_value_of_the_loss_and_the_gradient_that_was_estimated(hypergradient):
-    problem, level, samples = CURVED, Upper(CURVED, hypergradient), CURVED.draw_upper(KEY)
+    problem, level = CURVED, Upper(CURVED, hypergradient)
 
-    @jax.jit
+    @jit
     def evaluate():
+        samples = problem.draw_upper(KEY)
         point = Point(X, YS, WEIGHTS, NOTHING)
         point = point._replace(v=level.init(point, samples))
         losses = problem.each(lambda task, y, s: task.upper(X, y, s.upper), YS, samples)
@@ -111,7 +114,7 @@ def test_at_the_lower_solution_estimates_are_the_gradient(padded_ball, hypergrad
     away = LowerSteps(solved + 1, jax.vmap(optax.sgd(0.4).init)(solved), jnp.full(4, 0.4), None)
     level = Upper(problem, hypergradient, Replay(PerTask((away,)), optax.sgd, 80))
 
-    @jax.jit
+    @jit
     def evaluate():
         point = Point(x, PerTask((solved,)), jnp.full(4, 1 / 4), NOTHING)
         return level.directions(point._replace(v=level.init(point, samples)), samples)
@@ -134,7 +137,7 @@ def test_unrolled_is_the_slope_of_the_loss_after_the_lower_steps(rule):
     solver.check(problem)
     flat_x, x_tree = ravel_pytree(X)
 
-    @jax.jit
+    @jit
     def step(flat_x):
         state = solver.start(problem, x_tree(flat_x), YS, KEY, 10)
         lowered, samples = solver.descend(problem, state, KEY, 3), problem.draw_upper(KEY)
@@ -197,7 +200,7 @@ def test_the_series_and_what_is_left_of_it_add_up_whatever_its_scale(curvature):
         last = sum_series(task, x, Y, known, NO_BATCH, terms + 1, None, one)
         return summed.v, last.curvature * last.v  # the last term is r / L
 
-    v, r = jax.jit(lambda: GROWING.each(both))()
+    v, r = jit(lambda: GROWING.each(both))()
     A = np.array([1, np.e / 2, np.e])
     assert np.abs(r).max() > 1e-6
     assert_close(A * v[0] + r[0], Y - 1, atol=1e-13)
@@ -215,7 +218,7 @@ def test_the_series_survives_a_curvature_that_grows_ten_thousandfold(estimator, 
 
         return jax.lax.scan(step, first, jnp.linspace(0, np.log(1e4), steps))
 
-    end, v = jax.tree.map(lambda a: a[0], jax.jit(lambda: GROWING.each(along))())
+    end, v = jax.tree.map(lambda a: a[0], jit(lambda: GROWING.each(along))())
     assert np.all(np.isfinite(v))
     assert np.abs(v).max() <= 10 * np.abs(Y - 1).max()
     assert 0.5e4 < end.curvature <= 1.001e4  # above half the true one, where the series contracts
@@ -228,7 +231,7 @@ def test_where_the_upper_loss_is_flat_nothing_is_to_be_solved(hypergradient):
         state = hypergradient.init(task, jnp.array(1.0), y, NO_BATCH)
         return hypergradient.prepare(task, jnp.array(1.0), y, state, NO_BATCH)
 
-    state = jax.jit(lambda: GROWING.each(at_its_minimum))()
+    state = jit(lambda: GROWING.each(at_its_minimum))()
     np.testing.assert_array_equal(state.v, np.zeros((1, 3)))
     if isinstance(state, Series):
         assert 0.98 * np.e <= state.curvature[0] <= 1.01 * np.e

@@ -1,5 +1,6 @@
 """Single-level min-max problems and their solvers: closed forms, identities, errors."""
 
+import functools
 import itertools
 import re
 
@@ -24,7 +25,8 @@ POINTS = np.array(CENTRES)
 ASCENT = SimplexAscent(0.05)
 
 
-@jax.jit
+# Unoptimised: compiling these runs takes longer than running them.
+@functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 def _run(solver, problem, x, steps):
     key = jax.random.key(0)
 

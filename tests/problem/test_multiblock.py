@@ -1,5 +1,6 @@
 """Multi-block min-max bilevel problems: the closed form, the order of the updates, blocks drawn at random, AUC."""
 
+import functools
 import re
 
 import jax
@@ -41,7 +42,8 @@ def blocks(b=B, own=(None, None), **options):
     return bl.MultiBlockProblem(upper, lower, tasks, dual=0.0, **options)
 
 
-@jax.jit
+# Unoptimised: compiling these runs takes longer than running them.
+@functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 def _run(solver, problem, x, steps):
     key = jax.random.key(0)
     state = solver.start(problem, x, problem.starting_y(None, key), key, steps)

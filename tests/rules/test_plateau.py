@@ -34,8 +34,8 @@ def test_the_rate_falls_where_the_mean_loss_does_not():
 
 
 @pytest.mark.parametrize("hypergradient", [bl.hypergradients.Unrolled(), bl.hypergradients.Direct()])
-def test_both_levels_can_have_plateaus(hypergradient):
-    known = bl.problems.enclosing_ball()
+def test_both_levels_can_have_plateaus(padded_ball, hypergradient):
+    known = padded_ball()
     rule = bl.rules.Plateau(patience=1, every=20)
     solver = bl.MORBiT(0.05, 0.5, hypergradient, bl.weightings.SimplexAscent(0.02))
     watched = solver.replace(upper_rule=rule, lower_rule=rule)
@@ -62,8 +62,8 @@ def test_bad_options_are_named(option):
         bl.rules.Plateau(**option)
 
 
-def test_watched_tasks_move_nothing():
-    known = bl.problems.enclosing_ball()
+def test_watched_tasks_move_nothing(padded_ball):
+    known = padded_ball()
     n = known.problem.size
     solver = bl.MORBiT(0.05, 0.5, weighting=bl.weightings.Watched(n - 1, bl.weightings.SimplexAscent(0.02)))
     watched = bl.solve(known.problem, solver, known.x, steps=50, progress=False)
