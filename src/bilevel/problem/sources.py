@@ -111,11 +111,11 @@ class Source(abc.ABC):
 
     def blocks(self, size: int | None) -> int:
         """How many blocks of `size` rows a partition of the data has; of the longest task, where sizes differ."""
-        raise NotImplementedError(f"{type(self).__name__} has no end, so that it cannot be cut into blocks.")
+        raise NotImplementedError(f"{type(self).__name__} is infinite, so that it cannot be cut into blocks.")
 
     def block(self, number: jax.Array, size: int | None) -> BlockOfRows:
         """Block `number` of a partition of one task's data."""
-        raise NotImplementedError(f"{type(self).__name__} has no end, so that it cannot be cut into blocks.")
+        raise NotImplementedError(f"{type(self).__name__} is infinite, so that it cannot be cut into blocks.")
 
     def draw_block(self, key: jax.Array, size: int | None) -> jax.Array:
         """The number of a block, drawn in proportion to its rows."""
