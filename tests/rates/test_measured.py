@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 import bilevel as bl
 from bilevel.diagnostics.newton import solve_lower
 from bilevel.problem.initial_point import lower_points
+from bilevel.problem.per_task import PerTask
 from bilevel.rates import curvature
 
 CONDITIONS = list(itertools.product((1.0, 10.0, 100.0), repeat=2))
@@ -150,9 +151,10 @@ def test_curvature_between_rows_that_bend_is_remembered_where_batches_are_drawn(
 
     rows = jnp.zeros(64).at[0].set(64.0)
     problem = bl.Problem(lower, lower, [bl.Task(rows, rows, y=jnp.zeros(()))], lower_batch=8, upper_batch=8)
-    known = (curvature.Lower(jnp.array([8.0]), jnp.ones(1), jnp.array([8.0])),)
-    flat = (jnp.arange(1, 9)[None],)  # a batch without the row that bends
-    follow = jax.jit(lambda known: curvature.follow_lower(problem, jnp.zeros(()), (jnp.zeros(1),), flat, known))
+    known = PerTask((curvature.LowerCurvature(jnp.array([8.0]), jnp.ones(1), jnp.array([8.0])),))
+    flat = PerTask((jnp.arange(1, 9)[None],))  # a batch without the row that bends
+    y = PerTask((jnp.zeros(1),))
+    follow = jax.jit(lambda known: curvature.follow_lower(problem, jnp.zeros(()), y, flat, known))
     for _ in range(300):
         known = follow(known)
-    assert 8 / 4 * 0.9 < known[0].value[0] < 8 / 4
+    assert 8 / 4 * 0.9 < known.groups[0].value[0] < 8 / 4

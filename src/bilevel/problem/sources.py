@@ -140,7 +140,8 @@ def _block(offset: int | jax.Array, rows: jax.Array, number: jax.Array, size: in
     first = number * size
     count = jnp.clip(rows - first, 0, size)
     index = offset + jnp.minimum(first + jnp.arange(size), rows - 1)
-    return Block(index, jnp.maximum(count, 1)), count / rows
+    # As a float first: the ratio of two int32 is a float32, also where the run is in float64.
+    return Block(index, jnp.maximum(count, 1)), count.astype(float) / rows
 
 
 @part

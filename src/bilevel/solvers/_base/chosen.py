@@ -23,30 +23,37 @@ P = TypeVar("P", bound=BaseProblem)
 
 @dataclasses.dataclass(frozen=True)
 class Chosen(Generic[P]):
-    """Tasks chosen uniformly, without replacement.
+    """Tasks chosen uniformly, without replacement, or by their numbers.
 
     Attributes:
         problem: the chosen tasks alone, or all of them where they form several groups.
         mask: 1 for each task of `problem` that was chosen, in its order.
         index: of the chosen tasks; None where `problem` has all.
+        count: how many were chosen.
     """
 
     problem: P
     mask: jax.Array
     index: jax.Array | None
+    count: int
 
     @classmethod
     def draw(cls, problem: P, key: jax.Array, count: int | None, dtype: Any) -> Chosen[P]:
         """`count` tasks; None = all of them."""
         if count is None:
-            return cls(problem, jnp.ones(problem.size, dtype), None)
-        index = jax.random.permutation(key, problem.size)[:count]
+            return cls(problem, jnp.ones(problem.size, dtype), None, problem.size)
+        return cls.at(problem, jax.random.permutation(key, problem.size)[:count], dtype)
+
+    @classmethod
+    def at(cls, problem: P, index: jax.Array, dtype: Any) -> Chosen[P]:
+        """The tasks of these numbers, which may be traced."""
+        count = index.shape[0]
         if len(problem.groups) > 1:
-            return cls(problem, jnp.zeros(problem.size, dtype).at[index].set(1), None)
+            return cls(problem, jnp.zeros(problem.size, dtype).at[index].set(1), None, count)
         # One group holds all tasks in their order, so that a task's number is its place. To what is compiled only the
         # number of names matters.
         few = problem.replace(groups=(problem.groups[0].chosen(index),), names=Names(problem.names[:count]))
-        return cls(few, jnp.ones(count, dtype), index)
+        return cls(few, jnp.ones(count, dtype), index, count)
 
     def take(self, values: Any) -> Any:
         """The rows of the tasks of `problem`, from what has one row for every task."""
