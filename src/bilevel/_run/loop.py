@@ -106,6 +106,11 @@ def steps(
     return tuple(pytrees.index(after, i) for i in range(len(carries)))
 
 
+def _moved_finitely(norm: jax.Array, x: Any) -> jax.Array:
+    """Whether the direction was finite. A solver may not know its norm, which is NaN then: so x is looked at."""
+    return jax.lax.cond(jnp.isnan(norm), lambda: pytrees.all_finite(x), lambda: jnp.isfinite(norm))
+
+
 def _steps(solver: Solver, problem: BaseProblem, carry: Carry, key: jax.Array, stop: Count, pick: Count) -> Carry:
     """Steps of one lane; the state before step `pick`, with y after it, becomes the random iterate.
 
@@ -119,7 +124,7 @@ def _steps(solver: Solver, problem: BaseProblem, carry: Carry, key: jax.Array, s
         share = (1 + AVERAGE_POWER) / (k + AVERAGE_POWER)
         average = jax.tree.map(lambda a, p: a + (share * (p - a)).astype(a.dtype), carry.average, Point.of(state))
         watch = carry.watch.see(info.direction_norm, carry.state.weights, state.weights)
-        finite = jnp.all(jnp.isfinite(info.losses)) & jnp.isfinite(info.direction_norm)
+        finite = jnp.all(jnp.isfinite(info.losses)) & _moved_finitely(info.direction_norm, state.x)
         return Carry(state, average, carry.random, info, watch, finite)
 
     # Three stretches, before the picked step, the step itself and after it, in a loop so that `one` is compiled once.

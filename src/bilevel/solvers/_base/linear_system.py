@@ -61,8 +61,9 @@ class LinearSystemSolver(BilevelSolver):
 
     def check(self, problem: Problem) -> None:
         """As every solver, and a rate of v."""
-        super().check(problem)
+        # First: the estimator knows it as its lr, and would name that.
         values.positive("v_lr", self.v_lr, of=type(self).__name__, none="that of y")
+        super().check(problem)
 
     def oracle(self, problem: Problem) -> Upper:
         """The upper level."""
