@@ -15,10 +15,11 @@ import jax.numpy as jnp
 
 from bilevel._core import pytrees
 from bilevel.problem.base import BaseProblem
-from bilevel.problem.per_task import InOrder, PerTask
+from bilevel.problem.per_task import InOrder, PerTask, for_groups
 from bilevel.problem.task_names import Names
 
 P = TypeVar("P", bound=BaseProblem)
+T = TypeVar("T", PerTask[Any], InOrder[Any])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,15 +60,13 @@ class Chosen(Generic[P]):
         """The rows of the tasks of `problem`, from what has one row for every task."""
         return values if self.index is None else pytrees.index(values, self.index)
 
-    def put(self, old: PerTask[Any] | InOrder[Any], new: PerTask[Any] | InOrder[Any]) -> Any:
-        """The new rows of chosen tasks, and the old rows of the others."""
+    def put(self, old: T, new: T) -> T:
+        """The new rows of chosen tasks, and the old rows of the others; of `PerTask` or `InOrder` values."""
         if self.index is not None:
             return jax.tree.map(lambda a, b: a.at[self.index].set(b.astype(a.dtype)), old, new)
-        mask = InOrder(self.mask) if isinstance(old, InOrder) else self.problem.split(self.mask)
-        rows = [mask.value] if isinstance(mask, InOrder) else mask.groups
-        pairs = [(old.value, new.value)] if isinstance(old, InOrder) else list(zip(old, new, strict=True))
-        kept = tuple(_where(m, a, b) for m, (a, b) in zip(rows, pairs, strict=True))
-        return InOrder(kept[0]) if isinstance(old, InOrder) else PerTask(kept)
+        if isinstance(old, InOrder):
+            return jax.tree.map(lambda a, b: _where(self.mask, a, b), old, new)
+        return for_groups(_where, self.problem.split(self.mask), old, new)
 
 
 def _where(mask: jax.Array, old: Any, new: Any) -> Any:
