@@ -42,8 +42,6 @@ def second(lower: Lower[Y], x: object, y: Y, sample: object) -> Second:
     return Second(jax.jacfwd(slope, argnums=1)(x, flat), jax.jacrev(slope)(x, flat))
 
 
-def largest_curvature(
-    lower: Lower[Y], x: object, y: Y, sample: object, iterations: int = 20
-) -> linear.Stretch[Y]:
+def largest_curvature(lower: Lower[Y], x: object, y: Y, sample: object, iterations: int = 20) -> linear.Stretch[Y]:
     """The largest curvature of g in y by power iteration, and the direction it lies in."""
     return linear.power_iteration(lambda v: hessian_product(lower, x, y, v, sample), pytrees.generic(y), iterations)

@@ -22,7 +22,7 @@ from bilevel.testing.example_problems import BOX, KINDS, Example, Setting, make
 STEPS = 25
 SWAPPED = (2, 3, 0, 1, 4)  # another order of the tasks, of the same shapes
 CLOSE = {"rtol": 0, "atol": 1e-3}  # how near a run in float32 must be to that in float64
-EQUAL = {"rtol": 1e-9, "atol": 1e-12}  # how near runs must be that differ in the order of sums only
+RTOL, ATOL = 1e-9, 1e-12  # how near runs must be that differ in the order of sums only
 
 
 class Path(NamedTuple):
@@ -147,7 +147,7 @@ def _check_moves(solver: Solver, example: Example, ran: Ran) -> None:
 
 def _check_info(solver: Solver, example: Example, info: Info) -> None:
     n, dtype = example.problem.size, info.losses.dtype
-    row, number = jax.ShapeDtypeStruct((STEPS, n), dtype), jax.ShapeDtypeStruct((STEPS,), dtype)
+    row, number = jnp.zeros((STEPS, n), dtype), jnp.zeros(STEPS, dtype)
     require_like(f"{solver}: Info", info, Info(row, number, number, row, number))
     require(np.all(np.isfinite(info.losses)), f"{solver}: Info.losses are not all finite.")
     lr = getattr(solver, "upper_lr", None)
@@ -199,14 +199,14 @@ def _check_order(runner: Runner, setting: Setting) -> None:
         alike = setting._replace(noise=0.0, batch=batch)
         example, permuted = (make(alike._replace(order=order), jnp.float64) for order in (setting.order, SWAPPED))
         plain = runner(example).last
-        if np.allclose(plain.weights, runner(example, key=2).last.weights, **EQUAL):
+        if np.allclose(plain.weights, runner(example, key=2).last.weights, RTOL, ATOL):
             break
     else:
         return  # it draws more than rows, by a task's place
     other = runner(permuted).last
     name = f"{runner.solver}: tasks in another order"
-    require(np.allclose(plain.weights[np.array(SWAPPED)], other.weights, **EQUAL), f"{name} have other weights.")
-    require(np.allclose(plain.x["b"], other.x["b"], **EQUAL), f"{name} lead to another x.")
+    require(np.allclose(plain.weights[np.array(SWAPPED)], other.weights, RTOL, ATOL), f"{name} have other weights.")
+    require(np.allclose(plain.x["b"], other.x["b"], RTOL, ATOL), f"{name} lead to another x.")
 
 
 def _check_single_precision(runner: Runner, setting: Setting, ran: Ran) -> None:

@@ -15,11 +15,10 @@ import jax.numpy as jnp
 
 from bilevel._core import pytrees
 from bilevel.problem.base import BaseProblem
-from bilevel.problem.per_task import InOrder, PerTask, for_groups
+from bilevel.problem.per_task import InOrder, for_groups
 from bilevel.problem.task_names import Names
 
 P = TypeVar("P", bound=BaseProblem)
-T = TypeVar("T", PerTask[Any], InOrder[Any])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,14 +52,15 @@ class Chosen(Generic[P]):
             return cls(problem, jnp.zeros(problem.size, dtype).at[index].set(1), None, count)
         # One group holds all tasks in their order, so that a task's number is its place. To what is compiled only the
         # number of names matters.
-        few = problem.replace(groups=(problem.groups[0].chosen(index),), names=Names(problem.names[:count]))
+        [group] = problem.groups
+        few = problem.replace(groups=(group.chosen(index),), names=Names(problem.names[:count]))
         return cls(few, jnp.ones(count, dtype), index, count)
 
     def take(self, values: Any) -> Any:
         """The rows of the tasks of `problem`, from what has one row for every task."""
         return values if self.index is None else pytrees.index(values, self.index)
 
-    def put(self, old: T, new: T) -> T:
+    def put(self, old: Any, new: Any) -> Any:
         """The new rows of chosen tasks, and the old rows of the others; of `PerTask` or `InOrder` values."""
         if self.index is not None:
             return jax.tree.map(lambda a, b: a.at[self.index].set(b.astype(a.dtype)), old, new)
