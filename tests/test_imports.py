@@ -1,4 +1,4 @@
-"""What is loaded, and who may know whom: imports go down the layers only."""
+"""What is loaded, and who may know whom: imports go up the list of rooms only."""
 
 import ast
 import subprocess
@@ -11,12 +11,36 @@ import bilevel
 
 ROOT = Path(bilevel.__file__).parent
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
-PARTS = ("constraints", "hypergradients", "weightings", "trackers")
+
+# A room may import those before it; rooms of one line are parts, which do not know each other.
+ROOMS = (
+    ("_core",),
+    ("constraints",),
+    ("problem",),
+    ("hypergradients", "weightings", "trackers", "rules"),
+    ("oracles",),
+    ("rates",),
+    ("solvers",),
+    ("results",),
+    ("_run",),
+    ("diagnostics",),
+    ("theory",),
+    ("problems",),
+    ("datasets",),
+    ("_cost",),
+    ("_studies",),
+    ("paper",),
+    ("comparison",),
+    ("testing",),
+    ("cli",),
+)
+PLACE = {room: i for i, line in enumerate(ROOMS) for room in line}
 
 LOADED = """
 import sys
-import bilevel
-heavy = "scipy.optimize sklearn matplotlib equinox flax lineax optimistix typer rich pandas".split()
+import bilevel as bl
+bl.Problem, bl.Task, bl.solve, bl.MORBiT, bl.Tandem, bl.weightings.SimplexAscent, bl.recommended
+heavy = "scipy.optimize scipy.stats sklearn matplotlib typer rich pandas safetensors flax equinox".split()
 print(*[name for name in heavy if name in sys.modules])
 """
 
@@ -27,91 +51,96 @@ def test_nothing_heavy_is_loaded_until_it_is_used():
     assert ran.stdout.split() == []
 
 
-def imports(path):
-    """The modules of the package that a file imports, without the package's name."""
+def module_of(name):
+    """`problem.problem.Problem` is a name in the module `problem.problem`."""
+    while name and name not in FILES and f"{name}.__init__" not in FILES:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def imports(path, walk=ast.walk):
+    """The modules of the package that a file imports, without the package's name; those for type checkers too."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} has a relative import"
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    inside = {name.removeprefix("bilevel.") for name in found if name.startswith("bilevel.")}
-    # `bilevel.problem.Problem` is a name in the module `problem`.
-    return {next((m for m in (name, name.rpartition(".")[0]) if m in FILES or is_folder(m)), name) for name in inside}
+    return {module_of(name.removeprefix("bilevel.")) for name in found if name.startswith("bilevel.")} - {""}
 
 
-def is_folder(name):
-    return f"{name}.__init__" in FILES
+KNOWS = {name: imports(path) for name, path in FILES.items() if name not in ("__init__", "__main__")}
 
 
-def layer(name):
-    """The folder or module at the top of the package that a module belongs to."""
+def room(name):
     return name.partition(".")[0]
 
 
-KNOWS = {name: {layer(other) for other in imports(path)} for name, path in FILES.items()}
-
-
-def inside(folder):
-    return {name for name in FILES if layer(name) == folder}
-
-
 def test_the_reading_of_imports_finds_them():
-    assert "problem" in KNOWS["solve"]
+    assert "problem.per_task" in KNOWS["oracles.upper"]
     assert "weightings" in KNOWS["solvers.ttsa"]
-    assert KNOWS["tree"] == set()
+    assert KNOWS["_core.pytrees"] == set()
 
 
-@pytest.mark.parametrize("folder", PARTS)
-def test_folders_of_parts_do_not_know_each_other(folder):
-    for name in inside(folder):
-        assert not KNOWS[name] & (set(PARTS) - {folder}), name
+def test_every_module_is_in_a_room_and_the_rooms_are_those_of_the_list():
+    assert {room(name) for name in KNOWS} == set(PLACE)
 
 
-ABOVE_SOLVERS = {"solve", "drive", "loop", "together", "result", "results", "recorder", "progress"}
+def test_no_module_has_the_name_of_a_function_that_users_call():
+    assert not {name.rpartition(".")[2] for name in FILES} & {"solve", "cost", "recommended"}
 
 
-@pytest.mark.parametrize("folder", PARTS)
-def test_parts_do_not_know_solvers_or_the_driver(folder):
-    for name in inside(folder):
-        assert not KNOWS[name] & (ABOVE_SOLVERS | {"solvers"}), name
-
-
-def test_solvers_do_not_know_the_driver():
-    for name in inside("solvers"):
-        assert not KNOWS[name] & ABOVE_SOLVERS, name
-
-
-@pytest.mark.parametrize(
-    "name", ["tree", "parts", "sources", "grouping", "group", "naming", "problem", "derivatives", "oracles"]
-)
-def test_what_all_stand_on_does_not_know_who_stands_on_it(name):
-    assert not KNOWS[name] & (ABOVE_SOLVERS | {"solvers", "rates", "curvature", "checks", "start"})
+@pytest.mark.parametrize("name", sorted(KNOWS))
+def test_imports_go_up_the_list_of_rooms_only(name):
+    for other in KNOWS[name]:
+        same, before = room(other) == room(name), PLACE[room(other)] < PLACE[room(name)]
+        assert same or before, f"{name} imports {other}"
 
 
 def test_nobody_imports_in_a_circle():
-    layers = {}
-    for name, known in KNOWS.items():
-        if name != "__init__":
-            layers.setdefault(layer(name), set()).update(known - {layer(name)})
-    while layers:
-        ground = [name for name, known in layers.items() if not known & set(layers)]
-        assert ground, f"these import each other in a circle: {sorted(layers)}"
+    """When they are loaded; a result imports what draws and keeps it, which know results, when it is asked to."""
+    left = {n.removesuffix(".__init__"): imports(FILES[n], lambda tree: tree.body) for n in KNOWS}
+    while left:
+        ground = [name for name, known in left.items() if not known & set(left) - {name}]
+        assert ground, f"these import each other in a circle: {sorted(left)}"
         for name in ground:
-            del layers[name]
+            del left[name]
 
 
-# The loop of steps and the recorder's evaluation are compiled; so are, because operation by operation they take
-# seconds, the first state of a solver, the checks of a start and the diagnostics. `cost` counts what a compiled step
-# executes, which is less than what it was written as.
-COMPILE = {"loop", "together", "recorder", "solvers", "checks", "findings", "diagnostics", "cost"}
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_files_are_short(name):
+    assert len(FILES[name].read_text().splitlines()) <= 300
 
 
-def test_only_the_driver_and_what_runs_before_it_compile():
+# The driver compiles; so do, because operation by operation they take seconds, the first state of a solver, the checks
+# of a start and the diagnostics. `cost` counts what a compiled step executes, which is less than what was written.
+# The suites of `testing` check that what is theirs can be compiled.
+COMPILE = {"_run", "solvers", "problem", "diagnostics", "_cost", "testing"}
+
+
+def test_only_the_driver_and_what_runs_beside_it_compile():
     def names(path):
         nodes = list(ast.walk(ast.parse(path.read_text())))
         attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
         return attributes | {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
 
-    assert {layer(name) for name, path in FILES.items() if names(path) & {"jit", "pmap"}} <= COMPILE
+    assert {room(name) for name, path in FILES.items() if names(path) & {"jit", "pmap"}} <= COMPILE
+
+
+def test_only_problem_vmaps_over_tasks():
+    """Elsewhere a vmap is over seeds, rows, samples, directions or keys: where, this list says."""
+    others = {
+        "_run.loop",  # seeds
+        "oracles.lower",  # samples of one task's steps, and keys of its steps
+        "rates.curvature",  # two ends of a difference
+        "diagnostics.sampling",  # rows of directions
+        "diagnostics.spectrum",  # columns of a basis
+        "diagnostics.hypergradient_report",  # rows of directions
+        "theory.measured",  # rows of directions
+        "problems.representation",  # rows of a batch
+        "testing",
+        "_cost.counting",  # the batching rule of what counts
+    }
+    found = {name for name, path in FILES.items() if ".vmap(" in path.read_text() and room(name) != "problem"}
+    assert {name for name in found if name not in others and room(name) not in others} == set()

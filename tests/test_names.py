@@ -1,6 +1,7 @@
 """The public names: each is imported when it is first used, and known to type checkers too."""
 
 import ast
+import importlib
 import inspect
 import subprocess
 import sys
@@ -18,14 +19,26 @@ def python(code):
     return ran.stdout
 
 
-def test_the_table_the_list_and_the_imports_for_type_checkers_agree():
-    tree = ast.parse(Path(bilevel.__file__).read_text())
+def imports_for_type_checkers(module):
+    """The module of each name that is imported for type checkers; a star stands for all that the other module lists."""
+    tree = ast.parse(Path(module.__file__).read_text())
     [block] = [node for node in tree.body if isinstance(node, ast.If)]
     assert ast.unparse(block.test) == "TYPE_CHECKING"
-    imports = {alias.name: node.module for node in block.body for alias in node.names}
+    found = {alias.name: node.module for node in block.body for alias in node.names}
+    starred = found.pop("*", None)
+    return found | (dict.fromkeys(importlib.import_module(starred).__all__, starred) if starred else {})
+
+
+def test_the_table_the_list_and_the_imports_for_type_checkers_agree():
+    imports = imports_for_type_checkers(bilevel)
     modules = {name: path.rpartition(".")[0] for name, path in bilevel._SUBMODULES.items()}
     assert imports == bilevel._MODULE_OF | modules
-    assert sorted(bilevel.__all__) == sorted(imports)
+    assert sorted(bilevel.__all__) == sorted([*imports, "solvers"])  # which is imported at once
+
+
+def test_solvers_come_from_the_files_of_their_names():
+    imports = imports_for_type_checkers(bilevel.solvers)
+    assert imports == {name: f"bilevel.solvers.{name.lower()}" for name in bilevel.solvers.__all__}
 
 
 def test_every_name_is_there():
@@ -46,7 +59,7 @@ def test_a_name_that_is_not_there():
 
 def test_nothing_is_imported_before_it_is_used():
     loaded = python("import sys, bilevel; print(*[name for name in sys.modules if name.startswith('bilevel')])")
-    assert loaded.split() == ["bilevel"]
+    assert set(loaded.split()) == {"bilevel", "bilevel.solvers"}  # the latter for the names of solvers, without any
     packages = "import sys, bilevel; print({'jax', 'numpy', 'optax', 'scipy', 'matplotlib'} & set(sys.modules))"
     assert python(packages).strip() == "set()"
 

@@ -11,8 +11,11 @@ import pytest
 import bilevel as bl
 from bilevel._cost import catalogue
 from bilevel._cost.counting import Tally, counted, counted_problem
+from bilevel._cost.given_rates import with_rates
 from bilevel.hypergradients import ConjugateGradient, Direct, Exact, Neumann, Penalty, Tracked, Unrolled
-from bilevel.oracles.upper import Upper, Walk, draw_steps, lower_gradients
+from bilevel.oracles.lower import Replay, draw_steps, lower_gradients, steps_of
+from bilevel.oracles.upper import Point, Upper
+from bilevel.problem.per_task import PerTask, for_tasks
 from step_calls import expected, refreshes_of_spaba
 
 RATES = {"upper_lr": 0.01, "lower_lr": 0.05}
@@ -35,13 +38,13 @@ def found(tally, times):
 def direction(hypergradient, lower_steps=1):
     """The calls of one direction, without the solver around it."""
     tally, tasks = Tally(), 2
-    problem, y, key = quadratics(tasks), (jnp.ones((tasks, Y_SIZE)),), jax.random.key(0)
-    rate, curvature = jnp.full(tasks, 0.1), jnp.ones(tasks)
-    walk = Walk(y[0], jax.vmap(optax.sgd(0.1).init)(y[0]), rate, draw_steps(problem, key, lower_steps)[0])
-    upper = Upper(hypergradient, (curvature,), (walk,), lower_steps=lower_steps)
-    samples = problem.draw_upper(key)
-    state = upper.init(problem, X, y, samples)
-    seen = jax.jit(lambda problem: upper.direction(problem, X, y, rate, state, samples))
+    problem, y, key = quadratics(tasks), PerTask((jnp.ones((tasks, Y_SIZE)),)), jax.random.key(0)
+    rate, samples = problem.fill(0.1, y.groups[0].dtype), problem.draw_upper(key)
+    steps = steps_of(y, for_tasks(optax.sgd(0.1).init, y), rate, draw_steps(problem, key, lower_steps))
+    replay = Replay(steps, optax.sgd, lower_steps)
+    point = Point(X, y, problem.join(rate), PerTask(((),)), problem.fill(1.0, X.dtype))
+    point = point._replace(v=Upper(problem, hypergradient, replay).init(point, samples))
+    seen = jax.jit(lambda problem: Upper(problem, hypergradient, replay).direction(point, samples))
     jax.block_until_ready(seen(counted_problem(problem, tally)))
     return found(tally, tasks)
 
@@ -97,7 +100,7 @@ def test_what_steps_with_other_options_ask_for(solver, expected):
 
 
 def test_on_batches_no_two_points_of_f2sa_are_one():
-    cost = bl.cost(ragged(2), catalogue.with_small_rates(bl.F2SA()), X, steps=3)
+    cost = bl.cost(ragged(2), with_rates(bl.F2SA(), catalogue.RATES), X, steps=3)
     assert (cost.upper_gradients, cost.lower_gradients, cost.total, cost.rows) == (11, 22, 33, 33 * 2)
 
 
@@ -127,7 +130,7 @@ def test_the_step_that_diverges_is_named():
 
 def test_every_rate_of_every_listed_solver_is_given():
     for listing in BILEVEL:
-        solver = catalogue.with_small_rates(getattr(bl, listing.name)())
+        solver = with_rates(getattr(bl, listing.name)(), catalogue.RATES)
         parts = solver, solver.weighting, getattr(solver, "hypergradient", None)
         for part in filter(dataclasses.is_dataclass, parts):
             rates = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name.endswith("lr")}
@@ -140,13 +143,13 @@ def test_a_solver_gets_only_the_rates_that_it_has():
         v_lr: float | None = None
         steps: int = 3
 
-    assert catalogue.with_small_rates(Own()) == Own(v_lr=catalogue.SMALL)
+    assert with_rates(Own(), catalogue.RATES) == Own(v_lr=catalogue.RATES.estimator)
 
 
 def rows_of_gradients(problem):
     """How many lower gradients are counted for one of each task, and on how many rows."""
     tally = Tally()
-    y = tuple(jnp.zeros_like(group.y) for group in problem.groups)
+    y = PerTask(tuple(jnp.zeros_like(group.y) for group in problem.groups))
     ask = jax.jit(lambda problem: lower_gradients(problem, X, y, problem.draw_lower(jax.random.key(0))))
     jax.block_until_ready(ask(counted_problem(problem, tally)))
     return tally.counts["lower_gradients"], tally.counts["rows"]
@@ -196,7 +199,7 @@ def test_counted_steps_are_the_plain_ones():
     """SABA has the hardest step: blocks of data, tables, and gradients and products from one pass."""
     solver, problem, key = bl.SABA(**RATES), ragged(3), jax.random.key(1)
     plain = counting = solver.init(problem, X, key=key, steps=3)
-    step, tally = jax.jit(solver.step), Tally()
+    step, tally = jax.jit(solver.step, compiler_options={"xla_backend_optimization_level": 0}), Tally()
     watched = counted_problem(problem, tally)
     for k in range(3):
         plain, _ = step(problem, plain, jax.random.fold_in(key, k))

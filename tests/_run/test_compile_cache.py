@@ -39,7 +39,8 @@ def files(folder):
 
 def solve():
     known = bl.problems.opposed_slopes()
-    return bl.solve(known.problem, bl.MORBiT(0.1, 0.5), known.x, steps=3, progress=False)
+    solver = bl.MORBiT(0.1, 0.5, bl.hypergradients.Direct(), bl.weightings.Average())  # small programs
+    return bl.solve(known.problem, solver, known.x, steps=3, progress=False)
 
 
 def test_solve_keeps_its_programs_and_leaves_the_configuration_alone(unconfigured):

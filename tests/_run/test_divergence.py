@@ -1,8 +1,6 @@
 """Runs that end before their time: by divergence, which is said and leaves a finite state, or by Ctrl-C."""
 
-import dataclasses
 import re
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +12,6 @@ from bilevel._run import loop
 from bilevel._run.driver import run_one
 from bilevel._run.progress import Quiet
 from bilevel._run.run import Run
-from bilevel.solvers._base.solver import Info
 
 STEPS = 2000
 
@@ -97,35 +94,15 @@ def test_a_y_that_breaks_is_named_with_its_rate():
     assert "upper_lr" not in result.message
 
 
-class Place(NamedTuple):
-    step: jax.Array
-    x: jax.Array
-    y: tuple
-    weights: jax.Array
+@bl.part
+class Outward(bl.Solver):
+    """A solver of a user's own, with what must be there and nothing else: it multiplies x by -1e30."""
 
-
-@jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True)
-class Outward:
-    """A solver of a user's own, with the documented methods and nothing else: it multiplies x by -1e30."""
-
-    problem_type = bl.Problem
-    chooses_rates = False
-
-    def init(self, problem, x, y=None, *, key, steps):
-        y = tuple(jnp.full(group.size, y) for group in problem.groups)
-        return Place(jnp.zeros((), int), x, y, jnp.full(problem.size, 1 / problem.size))
-
-    def measures(self, state):
-        return False
-
-    def refresh(self, problem, state, key, iterations=1):
-        return state
+    def start(self, problem, x, y, key, steps):
+        return bl.State(jnp.zeros((), int), x, y, jnp.full(problem.size, 1 / problem.size))
 
     def step(self, problem, state, key):
-        info = Info(
-            jnp.zeros(problem.size), abs(state.x), jnp.array(2.0), jnp.full(problem.size, jnp.nan), jnp.zeros(())
-        )
+        info = bl.Info.of(jnp.zeros(problem.size), abs(state.x), upper_rate=2.0)
         return state._replace(step=state.step + 1, x=-1e30 * state.x), info
 
 

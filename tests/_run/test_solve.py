@@ -159,7 +159,7 @@ def test_how_long_a_compiled_call_takes_does_not_change_the_run(monkeypatch):
 def test_a_run_is_a_loop_over_step():
     result, states = run(seed=3), by_hand(30, 3)
     last = states[-1]
-    assert_ulp(point(result), (last.x, last.y[0], last.weights))
+    assert_ulp(point(result), (last.x, last.y.groups[0], last.weights))
 
 
 # ------------------------------------------------------------------ history
@@ -191,7 +191,7 @@ def test_history_holds_the_visited_states():
     result, states = run(seed=3), by_hand(30, 3)
     for row, state in enumerate(states[::10]):
         assert_ulp(result.history.weights[row], state.weights)
-        losses = [upper(state.x, y, batch) for y, batch in zip(state.y[0], STACK.validation, strict=True)]
+        losses = [upper(state.x, y, batch) for y, batch in zip(state.y.groups[0], STACK.validation, strict=True)]
         np.testing.assert_allclose(result.history.validation[row], losses, rtol=1e-13)
 
 
@@ -249,7 +249,7 @@ def point(iterate):
 def visited(states):
     """(x^t, y^{t+1}, weights^t) for every t."""
     pairs = itertools.pairwise(states)
-    return [(np.asarray(s.x), np.asarray(after.y[0]), np.asarray(s.weights)) for s, after in pairs]
+    return [(np.asarray(s.x), np.asarray(after.y.groups[0]), np.asarray(s.weights)) for s, after in pairs]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -261,7 +261,7 @@ def test_random_is_a_visited_point(seed, every):
 
 
 def test_random_is_uniform_over_the_steps(monkeypatch):
-    monkeypatch.setattr("bilevel.problem.checks.check_start", lambda *arguments: None)  # once is enough
+    monkeypatch.setattr("bilevel.problem.findings.at_start", lambda *arguments: ())  # once is enough
     steps, seeds = 6, 300
     # Without batches all seeds walk the same path.
     path = np.array([x for x, _, _ in visited(by_hand(steps, 0, EXACT))])
@@ -283,7 +283,7 @@ def test_average_is_the_weighted_average_of_the_visited_points():
     average = run().average
     for got, values in zip(
         point(average),
-        ([s.x for s in states[1:]], [s.y[0] for s in states[1:]], [s.weights for s in states[1:]]),
+        ([s.x for s in states[1:]], [s.y.groups[0] for s in states[1:]], [s.weights for s in states[1:]]),
         strict=True,
     ):
         np.testing.assert_allclose(got, np.tensordot(final, np.array(values), 1), rtol=1e-12)
@@ -572,10 +572,9 @@ def test_on_accelerators_seeds_are_batched(monkeypatch):
 
 
 def test_without_a_solver_it_is_the_recommended_one():
-    known = bl.problems.opposed_slopes()
-    own = bl.solve(known.problem, x=known.x, steps=5, progress=False)
-    named = bl.solve(known.problem, bl.MORBiT(), known.x, steps=5, progress=False)
-    assert own.solver == named.solver
+    own = bl.solve(NOISY, x=X, y=Y, steps=30, every=10, progress=False)
+    named = run(bl.recommended(NOISY, 30))
+    assert own.solver == named.solver == AUTOMATIC
     np.testing.assert_array_equal(own.x, named.x)
     with pytest.raises(TypeError, match=r"solve\(x=\.\.\.\) is missing"):
-        bl.solve(known.problem, steps=5)
+        bl.solve(NOISY, steps=5)

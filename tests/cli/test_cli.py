@@ -37,7 +37,7 @@ def calls(monkeypatch):
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
-def test_help_says_what_it_is_and_what_there_is(arguments):
+def test_help_says_what_it_is_and_lists_the_commands(arguments):
     ran = call(*arguments)
     assert ran.exit_code == 0
     assert "the worst of them does well" in ran.text
@@ -130,7 +130,7 @@ def test_one_solver_in_full(counts, written):
 
 
 @pytest.mark.parametrize(("written", "said"), [("MORBIT2", "Did you mean MORBiT"), ("xyzzy", "lists them")])
-def test_a_solver_that_there_is_not(written, said):
+def test_an_unknown_solver(written, said):
     ran = call("solvers", written)
     assert (ran.exit_code, ran.text) == (2, "")
     assert said in " ".join(re.sub(r"[│\s]+", " ", ran.errors).split())
@@ -206,7 +206,7 @@ def test_ctrl_c_is_code_130(calls):
     assert (ran.exit_code, ran.text, ran.errors) == (130, "", "Interrupted.\n")
 
 
-def test_a_run_that_returns_what_there_is_after_ctrl_c(calls):
+def test_a_run_that_returns_partial_results_after_ctrl_c(calls):
     def interrupted():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)

@@ -9,3 +9,11 @@ def slopes():
     """A small bilevel problem and where it starts."""
     known = bl.problems.opposed_slopes()
     return Ready(known.problem, known.x)
+
+
+@pytest.fixture(scope="package", autouse=True)
+def time_steps_briefly():
+    """A step is timed for a second so that the number can be trusted; none of these tests does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bilevel.comparison.profiles.TIMED_SECONDS", 1e-3)
+        yield

@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +9,9 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel._core.module import leaf, part
+from bilevel._core.module import leaf
 from bilevel._cost.given_rates import GivenRates, rates_of, with_rates
 from bilevel.comparison.tuning import Grid, label, tunable, tuned_on
-from bilevel.problem import initial_point
-from bilevel.solvers._base.solver import Info
 
 SMALL = Grid((1e-2, 1e-1), (1e-1,), (1e-3,))
 
@@ -61,35 +58,18 @@ def test_a_min_max_problem_is_compared_with_given_rates():
         bl.compare(known.problem, known.x, **options, automatic=["GDA"])
 
 
-class Point(NamedTuple):
-    step: jax.Array
-    x: jax.Array
-    y: tuple
-    weights: jax.Array
-
-
-@part
-class Descent:
+@bl.part
+class Descent(bl.Solver):
     """Gradient descent of x on the mean upper loss with y held: a solver without any of our options."""
 
     pace: float = leaf(default=0.1)
 
-    problem_type = bl.Problem
-    chooses_rates = False
-
-    def init(self, problem, x, y=None, *, key, steps):
-        n = problem.size
-        return Point(jnp.zeros((), int), jnp.asarray(x), initial_point.lower_points(problem, y, key), jnp.ones(n) / n)
-
-    def measures(self, state):
-        return False
-
-    def refresh(self, problem, state, key, iterations=1):
-        return state
+    def start(self, problem, x, y, key, steps):
+        return bl.State(jnp.zeros((), int), x, y, jnp.full(problem.size, 1 / problem.size))
 
     def step(self, problem, state, key):
         losses, slope = jax.value_and_grad(lambda x: jnp.sum(x**2))(state.x)
-        info = Info(jnp.full(problem.size, losses), jnp.linalg.norm(slope), self.pace, state.weights, jnp.zeros(()))
+        info = bl.Info.of(jnp.full(problem.size, losses), jnp.linalg.norm(slope))
         return state._replace(step=state.step + 1, x=state.x - self.pace * slope), info
 
 

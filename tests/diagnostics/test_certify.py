@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 import bilevel as bl
 from bilevel.constraints import Box
 from bilevel.problem import initial_point
+from bilevel.problem.per_task import PerTask
 from bilevel.problems.closed_form import CENTRES, MAPS
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0)
@@ -19,24 +20,28 @@ INF = float("inf")
 
 # Constraints of one kind, so that both compile once.
 BALL = bl.problems.enclosing_ball(Box(-INF, jnp.array([INF, INF])))
-BOUNDED = bl.problems.bounded_ball()
+BALLS = {"free": BALL, "bounded": bl.problems.bounded_ball()}
+SIZE = 5  # of every y, beyond 2 + i entries for task i padded: all tasks are one group then, which compiles faster
 
 
-def stacked(ys):
-    return tuple(jnp.asarray(y)[None] for y in ys)
+@pytest.fixture(scope="module", params=BALLS)
+def known(request, padded_ball):
+    ball = BALLS[request.param]
+    padded = padded_ball(ball=ball)
+    return padded._replace(problem=padded.problem.replace(constraint=ball.problem.constraint))
 
 
 def ball_responses(x):
     """y_i* = B_i x."""
-    return [np.array(B, float) @ np.asarray(x) for B in MAPS]
+    return np.stack([np.pad(np.array(B, float) @ np.asarray(x), (0, SIZE - len(B))) for B in MAPS])
 
 
 # ---------------------------------------------------------------- closed forms
 
 
-@pytest.mark.parametrize("known", [BALL, BOUNDED], ids=["free", "bounded"])
 def test_at_the_solution_all_gaps_are_zero(known):
-    point = Point(x=jnp.array(known.solution), y=stacked(ball_responses(known.solution)), weights=known.weights)
+    y = PerTask((jnp.array(ball_responses(known.solution)),))
+    point = Point(x=jnp.array(known.solution), y=y, weights=known.weights)
     found = bl.certify(known.problem, point)
     assert found.converged
     assert max(found.x_gap, found.y_gap, found.weights_gap, found.residual) < 1e-10
@@ -46,17 +51,16 @@ def test_at_the_solution_all_gaps_are_zero(known):
 
 
 @pytest.mark.parametrize("rho", [None, 0.7])
-@pytest.mark.parametrize("known", [BALL, BOUNDED], ids=["free", "bounded"])
 def test_away_from_it_the_gaps_are_those_of_a_quadratic(known, rho):
     """F(u, w) = |u - m|^2 / 2 + constant with m = sum_i w_i p_i, so x_hat = proj((rho x + m) / (rho + 1))."""
     x, weights = np.array([0.5, -1.5]), np.array([0.1, 0.5, 0.3, 0.1])
-    away = [0.1 * (i + 1) * np.ones(2 + i) for i in range(4)]
-    y = [response + move for response, move in zip(ball_responses(x), away, strict=True)]
-    found = bl.certify(known.problem, Point(x=jnp.array(x), y=stacked(y), weights=weights), rho)
+    away = np.array([[0.1 * (i + 1) * (k < 2 + i) for k in range(SIZE)] for i in range(4)])
+    y = PerTask((jnp.array(ball_responses(x) + away),))
+    found = bl.certify(known.problem, Point(x=jnp.array(x), y=y, weights=weights), rho)
 
     p = np.array(CENTRES)
     m, losses = weights @ p, np.sum((x - p) ** 2, axis=1) / 2
-    bound = np.array([1.5 if known is BOUNDED else INF, INF])
+    bound = np.asarray(known.problem.constraint.upper)
     rho = 2.0 if rho is None else rho
     x_hat = np.minimum((rho * x + m) / (rho + 1), bound)
     assert found.converged
@@ -77,7 +81,7 @@ def shrinkage_losses(x):
 
 
 SHRINKAGE = bl.problems.shrinkage().problem
-ZEROS = (jnp.zeros(2),)  # both y
+ZEROS = PerTask((jnp.zeros(2),))  # both y
 
 
 @pytest.mark.parametrize(("x", "share"), [(0.0, 0.3), (1.5, 0.95)], ids=["bends up", "bends down"])
@@ -138,7 +142,7 @@ def mixed():
     box = bl.constraints.Product({"scale": Box(0.5, 1.2), "penalty": bl.constraints.Unconstrained()})
     problem = bl.Problem(square, ridge, tasks, constraint=box, lower_batch=2, upper_batch=2)
     x = {"scale": jnp.array([0.5, 1.0]), "penalty": jnp.array(-1.0)}
-    return problem, x, tuple({"slope": jnp.zeros((n, 2)), "offset": jnp.zeros(n)} for n in (2, 1))
+    return problem, x, PerTask(tuple({"slope": jnp.zeros((n, 2)), "offset": jnp.zeros(n)} for n in (2, 1)))
 
 
 def by_hand(x, weights):
@@ -201,7 +205,7 @@ def near_scaled(x, y, batch):
 def test_generators_are_looked_at_on_their_fixed_sample():
     tasks = [bl.Task(bl.Generator(centre, c), bl.Generator(centre, c), y=jnp.array(0.0)) for c in (1.0, 2.0)]
     problem = bl.Problem(near, near_scaled, tasks, lower_batch=3, upper_batch=3)
-    found = bl.certify(problem, Point(x=jnp.array(0.5), y=(jnp.zeros(2),), weights=np.array([0.5, 0.5])))
+    found = bl.certify(problem, Point(x=jnp.array(0.5), y=ZEROS, weights=np.array([0.5, 0.5])))
     noise = [np.asarray(jax.random.normal(jax.random.key(seed), (1000,))) for seed in (0, 1)]  # of train, validation
     y = 0.5 * np.array([c + noise[0].mean() for c in (1.0, 2.0)])
     assert found.converged
@@ -233,7 +237,7 @@ def test_a_lower_problem_without_its_one_solution_is_told(lower, y, said):
         return jnp.mean((jnp.sum(y) - batch) ** 2) + x**2
 
     problem = bl.Problem(upper, lower, [bl.Task(jnp.ones(3), jnp.ones(2), name="plain")])
-    found = bl.certify(problem, Point(x=jnp.array(1.0), y=(y,), weights=np.ones(1)), iterations=3)
+    found = bl.certify(problem, Point(x=jnp.array(1.0), y=PerTask((y,)), weights=np.ones(1)), iterations=3)
     assert not found.converged
     with pytest.raises(AssertionError, match=said):
         raise AssertionError(str(found))
@@ -244,7 +248,8 @@ def test_a_lower_problem_without_its_one_solution_is_told(lower, y, said):
 
 @pytest.fixture(scope="module")
 def solved():
-    return SHRINKAGE, bl.solve(SHRINKAGE, bl.MORBiT(), jnp.array(0.0), steps=2000, progress=False)
+    solver = bl.MORBiT(0.5, 0.4, weighting=bl.weightings.SimplexAscent(0.05))
+    return SHRINKAGE, bl.solve(SHRINKAGE, solver, jnp.array(0.0), steps=2000, progress=False)
 
 
 def at(result, **changes):
@@ -293,11 +298,12 @@ def test_a_result_of_another_problem(solved):
     problem, result = solved
     with pytest.raises(ValueError, match=r"result=.*does not fit this problem.*2 weights.*4 tasks"):
         bl.certify(BALL.problem, result)
-    wide = tuple(jnp.zeros((2, 5)) for _ in problem.groups)
+    wide = PerTask(tuple(jnp.zeros((2, 5)) for _ in problem.groups))
     with pytest.raises(ValueError, match=r"does not fit this problem.*y of task 'task 0' is float64\[5\].*float64\[\]"):
         bl.certify(problem, at(result, y=wide))
+    ys = PerTask(tuple(jnp.zeros((1, len(B))) for B in MAPS))
     with pytest.raises(ValueError, match=r"(?s)does not fit this problem.*does not fit x, which is float64\[3\]"):
-        bl.certify(BALL.problem, Point(x=jnp.zeros(3), y=stacked(ball_responses(np.zeros(2))), weights=BALL.weights))
+        bl.certify(BALL.problem, Point(x=jnp.zeros(3), y=ys, weights=BALL.weights))
     with pytest.raises(ValueError, match=r"does not fit this problem.*other tasks.*'north'"):
         bl.certify(problem, at(result, y={"north": jnp.zeros(())}))
     with pytest.raises(ValueError, match=r"does not fit this problem.*no entry for task 'task 1'"):

@@ -121,7 +121,7 @@ def test_every_loss_that_is_not_finite_is_named():
     zero = {**rows(0), "target": jnp.zeros(4)}
     report = check(tasks(a={"validation": zero}, b={"validation": positive}, c={"validation": zero}), upper=logarithm)
     assert said(report) == [
-        f"task '{n}': upper(x, y, batch) is -inf at the starting point: it needs a finite value." for n in "ac"
+        f"task '{n}': upper(x, y, batch) is -inf at the starting point: it needs a finite value there." for n in "ac"
     ]
 
 
@@ -168,6 +168,14 @@ def test_a_constraint_that_does_not_fit():
     assert not report.ok
 
 
+def test_a_constraint_that_makes_no_sense_does_not_hide_the_rest():
+    report = check(tasks(b={"train": spoilt(1)}), constraint=bl.constraints.Ball(-1.0))
+    assert said(report)[:2] == [
+        "task 'b': its train data has NaN or infinity: it needs finite numbers.",
+        "constraint Ball(radius=-1.0): it needs a positive number.",
+    ]
+
+
 # ---------------------------------------------------------------- losses
 
 
@@ -204,7 +212,7 @@ def summed(x, y, batch):
 def test_a_loss_that_is_no_mean_is_a_fault_where_it_matters(sizes, batch, ok):
     report = check(tasks(sizes), lower=summed, lower_batch=batch)
     (finding,) = report.findings
-    assert "lower is not a mean over the rows of its batch" in finding.text
+    assert "lower(x, y, batch) is not a mean over the rows of its batch" in finding.text
     assert (report.ok, finding.fault) == (ok, not ok)
 
 

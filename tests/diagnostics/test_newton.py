@@ -10,6 +10,7 @@ import pytest
 import bilevel as bl
 from bilevel.diagnostics.newton import solve_lower
 from bilevel.diagnostics.spectrum import DENSE, extremes, is_strongly_convex, lower_spectra
+from bilevel.problem.per_task import PerTask
 
 
 def nothing(x, y, batch):
@@ -42,9 +43,10 @@ def solve_kinds(dtype):
     stack = bl.Task.stack(train=jnp.eye(6, dtype=dtype)[:, None], validation=jnp.zeros((6, 1)))
     begin = jnp.array([10.0, 8.0, 0.0, 0.3, 1.0, 1.0], dtype)
     y = jnp.broadcast_to(begin[:, None], (6, 6))
-    solved = solve_lower(bl.Problem(nothing, lower, [stack]), X.astype(dtype), (y,))
-    assert solved.y[0].dtype == dtype
-    return dict(zip(KINDS, zip(solved.y[0], solved.errors, solved.converged, strict=True), strict=True))
+    solved = solve_lower(bl.Problem(nothing, lower, [stack]), X.astype(dtype), PerTask((y,)))
+    (found,) = solved.y
+    assert found.dtype == dtype
+    return dict(zip(KINDS, zip(found, solved.errors, solved.converged, strict=True), strict=True))
 
 
 X = jnp.linspace(-2, 3, 6)
@@ -76,7 +78,7 @@ def test_the_spectrum_of_a_small_task_is_exact():
     hessians = draws + draws.transpose(0, 1, 3, 2)
     stack = bl.Task.stack(train=jnp.array(hessians), validation=jnp.zeros((3, 1)))
     problem = bl.Problem(nothing, bowl, [stack])
-    smallest, largest = lower_spectra(problem, X, ({"a": jnp.zeros((3, 2)), "b": jnp.zeros((3, 3))},))
+    smallest, largest = lower_spectra(problem, X, PerTask(({"a": jnp.zeros((3, 2)), "b": jnp.zeros((3, 3))},)))
     values = np.linalg.eigvalsh(hessians[:, 0])
     np.testing.assert_allclose(smallest, values[:, 0], rtol=0, atol=1e-12)
     np.testing.assert_allclose(largest, values[:, -1], rtol=0, atol=1e-12)

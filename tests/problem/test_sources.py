@@ -70,7 +70,7 @@ def test_every_row_is_in_one_block(source, size):
         samples = [source.block(jnp.array(number), size).sample for number in range(source.blocks(size))]
         blocks = [s if isinstance(s, Block) else Block(s, jnp.array(size)) for s in samples]
         return [
-            (source.take(b.rows)["a"], b.count, source.block(jnp.array(k), size).share) for k, b in enumerate(blocks)
+            (source.take(b.rows)["a"], b.valid, source.block(jnp.array(k), size).share) for k, b in enumerate(blocks)
         ]
 
     seen = each(source, one)

@@ -38,8 +38,10 @@ def assert_reached(state, x, weights):
 
 @pytest.mark.parametrize("hypergradient", [Exact(), ConjugateGradient(), Neumann(40), Tracked()], ids=repr)
 @pytest.mark.parametrize("name", KNOWN)
-def test_morbit_reaches_the_min_max_solution(run, name, hypergradient):
+def test_morbit_reaches_the_min_max_solution(run, padded_ball, name, hypergradient):
     known, rates = KNOWN[name]
+    if "ball" in name:  # in one group, which compiles faster than four
+        known = known._replace(problem=padded_ball().problem.replace(constraint=known.problem.constraint))
     state = run(morbit(SimplexAscent(rates[2]), hypergradient, rates), known, 1000)
     assert_reached(state, known.solution, known.weights)
     worst = jnp.max(known.problem.validation_losses(state.x, state.y))

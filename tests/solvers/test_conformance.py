@@ -1,198 +1,32 @@
-"""What every exported solver must do. A solver joins by being exported, nothing else."""
+"""Every exported solver goes through the suite that users have; a new one joins by being exported."""
 
-import functools
 import inspect
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 import bilevel as bl
 from bilevel.hypergradients import Neumann, RandomNeumann
-from bilevel.problem.initial_point import lower_points
+from bilevel.testing import check_solver
+from bilevel.weightings import SimplexAscent
 
-STEPS = 25
-RATES = {"upper_lr": 0.05, "lower_lr": 0.2}
-GAMMA = 0.05
-
-
-def upper(x, y, batch):
-    features, target = batch
-    return jnp.mean((features @ (x["scale"] * y["w"]) + y["b"] - target) ** 2)
-
-
-def lower(x, y, batch):
-    return upper(x, y, batch) + 0.1 * jnp.sum(y["w"] ** 2) + 0.1 * y["b"] ** 2 + jnp.sum(x["shift"] * y["w"])
+# What a kind of problem needs to be given.
+OPTIONS = {
+    bl.Problem: {"upper_lr": 0.05, "lower_lr": 0.2, "weighting": SimplexAscent(0.05)},
+    bl.MinMaxProblem: {"upper_lr": 0.05, "weighting": SimplexAscent(0.05)},
+    bl.MultiBlockProblem: {"upper_lr": 0.05, "lower_lr": 0.2, "dual_lr": 0.1},
+}
 
 
-def absolute(x, y, batch):
-    """Another loss, so that there are two groups."""
-    features, target = batch
-    return jnp.mean(jnp.sqrt((features @ (x["scale"] * y["w"]) + y["b"] - target) ** 2 + 0.1))
-
-
-def make_tasks(dtype=jnp.float64, noise=1.0):
-    """Ragged sizes inside a group; groups that interleave; one task of each kind. Without noise all rows are alike."""
-    generator = np.random.default_rng(0)
-
-    def rows(count, slope):
-        features = (generator.normal(size=3) + noise * generator.normal(size=(count, 3))) / 2
-        return jnp.asarray(features, dtype), jnp.asarray(features @ slope, dtype)
-
-    def task(i, count, f):
-        slope = generator.normal(size=3)
-        return bl.Task(rows(count, slope), rows(10, slope), name=f"t{i}", upper=f)
-
-    kinds = [(20, None), (30, absolute), (25, None), (30, absolute), (20, None)]
-    return [task(i, count, f) for i, (count, f) in enumerate(kinds)]
-
-
-def make_problem(tasks):
-    box = bl.constraints.Product({"scale": bl.constraints.Box(0.98, 1.02), "shift": bl.constraints.Unconstrained()})
-    return bl.Problem(upper, lower, tasks, constraint=box, lower_batch=4, upper_batch=4)
-
-
-def start(dtype=jnp.float64):
-    x = {"scale": jnp.ones(3, dtype), "shift": jnp.zeros(3, dtype)}
-    return x, {"w": jnp.zeros(3, dtype), "b": jnp.zeros((), dtype)}
-
-
-# Unoptimised: these runs are short, and compiling them is what takes time.
-@functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-def run(solver, problem, x, y, key):
-    """The last state, and x, the weights and what each step saw along the way."""
-
-    def one(state, k):
-        state, info = solver.step(problem, state, jax.random.fold_in(key, k))
-        return state, (state.x, state.weights, info)
-
-    return jax.lax.scan(one, solver.start(problem, x, y, jax.random.key(0), STEPS), jnp.arange(STEPS))
-
-
-def go(solver, problem, key=1, dtype=jnp.float64):
-    x, y = start(dtype)
-    return run(solver, problem, x, lower_points(problem, y, None), jax.random.key(key))
-
-
-BILEVEL = [name for name in bl.solvers.__all__ if getattr(bl, name).card.problem == "bilevel"]
-
-
-@pytest.fixture(scope="module", params=BILEVEL)
-def solver(request):
-    """With rates, and without the random series: it draws by a task's place, so permuting tasks would change it."""
-    solver = getattr(bl, request.param)(**RATES, weighting=bl.weightings.SimplexAscent(lr=GAMMA))
-    random = isinstance(solver.hypergradient, RandomNeumann)
-    return solver.replace(hypergradient=Neumann(3)) if random else solver
-
-
-@pytest.fixture(scope="module")
-def noisy(solver):
-    """One run with batches, which several checks look at."""
-    problem = make_problem(make_tasks())
-    solver.check(problem)
-    return problem, go(solver, problem)
-
-
-@pytest.fixture(scope="module")
-def quiet(solver):
-    """The same shapes, so that nothing is compiled again, but rows that are alike: no batch differs from another."""
-    return go(solver, make_problem(make_tasks(noise=0.0)))[0]
-
-
-def same(a, b):
-    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
-
-
-def test_steps_are_finite_and_move_everything(noisy):
-    problem, (last, _) = noisy
-    x, y = start()
-    first = x, lower_points(problem, y, None)
-    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves((last.x, last.y)), strict=True):
-        assert np.all(np.isfinite(b))
-        assert np.any(np.asarray(a) != np.asarray(b))
-    assert np.ptp(last.weights) > 0
-    assert int(last.step) == STEPS
-
-
-def test_weights_stay_on_the_simplex(noisy):
-    _, (_, (_, weights, _)) = noisy
-    assert np.all(np.asarray(weights) >= 0)
-    np.testing.assert_allclose(np.sum(weights, axis=1), 1, atol=1e-12)
-
-
-def test_x_stays_in_its_constraint(noisy):
-    _, (_, (x, _, _)) = noisy
-    scale = np.asarray(x["scale"])
-    assert np.all((scale >= 0.98) & (scale <= 1.02))
-    assert np.any((scale > 1.019) | (scale < 0.981)), "the constraint is not felt, so that this says nothing"
-
-
-def test_info_speaks_of_every_task(noisy):
-    problem, (_, (_, _, info)) = noisy
-    assert info.losses.shape == (STEPS, problem.size)
-    assert info.lower_rate.shape == (STEPS, problem.size)
-    assert np.all(np.asarray(info.direction_norm)[2:] > 0)  # at first v = 0, and x may not enter f
-    np.testing.assert_allclose(info.upper_rate, RATES["upper_lr"])
-
-
-def test_same_key_same_run_other_key_other_run(solver, noisy):
-    problem, (last, _) = noisy
-    assert same(last, go(solver, problem)[0])
-    assert not same(last.x, go(solver, problem, key=2)[0].x)
-
-
-def test_other_rates_do_not_retrace(solver, noisy):
-    problem, _ = noisy
-    before = run._cache_size()
-    go(solver.replace(upper_lr=0.01, lower_lr=0.1, weighting=bl.weightings.SimplexAscent(lr=0.01)), problem)
-    assert run._cache_size() == before
-
-
-def test_a_state_is_arrays_that_come_back_from_a_file(noisy, tmp_path):
-    _, (last, _) = noisy
-    leaves, structure = jax.tree.flatten(last)
-    save_file({str(i): np.array(leaf) for i, leaf in enumerate(leaves)}, tmp_path / "state")
-    kept = load_file(tmp_path / "state")
-    again = jax.tree.unflatten(structure, [jnp.asarray(kept[str(i)]) for i in range(len(leaves))])
-    assert same(last, again)
-    for a, b in zip(leaves, jax.tree.leaves(again), strict=True):  # another type would compile, and step, otherwise
-        assert (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
-
-
-def test_permuting_tasks_permutes_weights(solver, quiet):
-    tasks, order = make_tasks(noise=0.0), [2, 3, 0, 1, 4]
-    problem = make_problem([tasks[i] for i in order])
-    if isinstance(solver, bl.SABA):  # it remembers which block was drawn when, so that all the data must be one
-        quiet, _ = go(solver, make_problem(tasks).rebatched(lambda _: None))
-        problem = problem.rebatched(lambda _: None)
-    other, _ = go(solver, problem)
-    np.testing.assert_allclose(np.asarray(quiet.weights)[order], other.weights, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(quiet.x["shift"], other.x["shift"], rtol=1e-9, atol=1e-12)
-    assert np.ptp(quiet.weights) > 0.01
-
-
-def test_seeds_in_float32_under_vmap_are_close_to_single_runs_in_float64(solver, noisy):
-    _, (last, _) = noisy
-    problem, (x, y) = make_problem(make_tasks(jnp.float32)), start(jnp.float32)
-    y = lower_points(problem, y, None)
-    many, _ = jax.vmap(lambda key: run(solver, problem, x, y, key))(jax.vmap(jax.random.key)(jnp.array([1, 2])))
-    assert {leaf.dtype for leaf in jax.tree.leaves((many.x, many.y, many.weights))} == {jnp.dtype(jnp.float32)}
-    np.testing.assert_allclose(last.weights, many.weights[0], atol=1e-3)
-    np.testing.assert_allclose(last.x["shift"], many.x["shift"][0], atol=1e-3)
-    assert np.max(np.abs(many.x["shift"][0] - many.x["shift"][1])) > 1e-3
-
-
-def test_one_task_alone_without_rates(solver):
-    own = solver.replace(upper_lr=None, lower_lr=None, weighting=bl.weightings.SimplexAscent())
-    last, (_, _, info) = go(own, make_problem(make_tasks()[:1]))
-    assert np.array_equal(last.weights, [1.0])
-    assert np.all(np.isfinite(last.x["scale"]))
-    for rate in (info.upper_rate, info.lower_rate, info.weights_rate):
-        assert np.all(np.isfinite(rate))
-        assert np.all(np.asarray(rate) > 0)
+@pytest.mark.parametrize("name", bl.solvers.__all__)
+def test_every_exported_solver_conforms(name):
+    kind = getattr(bl, name)
+    solver = kind(**OPTIONS[kind.problem_type])
+    if isinstance(getattr(solver, "hypergradient", None), RandomNeumann):
+        solver = solver.replace(hypergradient=Neumann(3))  # which draws nothing by a task's place
+    check_solver(solver)
 
 
 @pytest.mark.parametrize("name", bl.solvers.__all__)
@@ -203,3 +37,162 @@ def test_a_solver_is_one_short_file_that_says_what_it_does(name):
     assert "Reference:" in module.__doc__
     assert all(kind.card)
     assert kind.__doc__.strip()
+
+
+# What the suite must find: a solver that is right but for one thing.
+
+
+@bl.part
+class Right(bl.Solver):
+    """Gradient descent on the mean loss."""
+
+    lr: float = bl.leaf(default=0.05)
+
+    problem_type = bl.MinMaxProblem
+
+    def start(self, problem, x, y, key, steps):
+        weights = jnp.full(problem.size, 1 / problem.size, jax.tree.leaves(x)[0].dtype)
+        return bl.State(jnp.zeros((), jnp.int32), x, y, weights)
+
+    def loss(self, problem, x, key):
+        losses = problem.objectives(x, problem.draw(key))
+        return jnp.mean(losses), losses
+
+    def step(self, problem, state, key):
+        slope, losses = jax.grad(lambda x: self.loss(problem, x, key), has_aux=True)(state.x)
+        x = jax.tree.map(lambda a, s: a - self.lr * s, state.x, slope)
+        return state._replace(step=state.step + 1, x=problem.constraint.project(x)), bl.Info.of(losses)
+
+
+def test_a_solver_that_is_right_passes():
+    check_solver(Right())
+
+
+class Changed(Right):
+    """Right but for its state after a step."""
+
+    def step(self, problem, state, key):
+        state, info = Right.step(self, problem, state, key)
+        return self.change(state), info
+
+
+@bl.part
+class Unprojected(Right):
+    def step(self, problem, state, key):
+        free = problem.replace(constraint=bl.constraints.Unconstrained())
+        return Right.step(self, free, state, key)
+
+
+@bl.part
+class HeavyWeights(Changed):
+    def change(self, state):
+        return state._replace(weights=state.weights * 1.01)
+
+
+@bl.part
+class UnevenWeights(Changed):
+    """The first task counts more, whichever it is."""
+
+    def change(self, state):
+        return state._replace(weights=0.9 * state.weights + 0.1 * jnp.eye(state.weights.shape[0])[0])
+
+
+@bl.part
+class Still(Changed):
+    def change(self, state):
+        return state._replace(x=jax.tree.map(jnp.zeros_like, state.x))
+
+
+@bl.part
+class NoCount(Changed):
+    def change(self, state):
+        return state._replace(step=state.step - 1)
+
+
+@bl.part
+class Grows(Changed):
+    def change(self, state):
+        return state._replace(memory=(state.memory, state.step))
+
+
+@bl.part
+class WeakMemory(Right):
+    def start(self, problem, x, y, key, steps):
+        return Right.start(self, problem, x, y, key, steps)._replace(memory=jnp.asarray(1.0))
+
+    def step(self, problem, state, key):
+        state, info = Right.step(self, problem, state, key)
+        return state._replace(memory=state.memory * 1.0), info
+
+
+@bl.part
+class SharedMemoryOfTasks(Right):
+    def start(self, problem, x, y, key, steps):
+        return Right.start(self, problem, x, y, key, steps)._replace(memory=bl.PerTask((jnp.zeros(2), jnp.zeros(()))))
+
+
+@bl.part
+class OneKey(Right):
+    def step(self, problem, state, key):
+        return Right.step(self, problem, state, jax.random.key(0))
+
+
+@bl.part
+class StaticRate(Right):
+    lr: float = 0.05
+
+
+@bl.part
+class DoublePrecision(Changed):
+    def change(self, state):
+        return state._replace(weights=state.weights.astype(jnp.float64).astype(state.weights.dtype))
+
+    def start(self, problem, x, y, key, steps):
+        state = Right.start(self, problem, x, y, key, steps)
+        return state._replace(weights=state.weights.astype(jnp.float64))
+
+
+@bl.part
+class OneLoss(Right):
+    def step(self, problem, state, key):
+        state, info = Right.step(self, problem, state, key)
+        return state, info._replace(losses=info.losses[0])
+
+
+@bl.part
+class NamedRate(Right):
+    """Its rate is `upper_lr`, and it does not report it."""
+
+    upper_lr: float = bl.leaf(default=0.05)
+
+
+@bl.part
+class Diverges(Right):
+    lr: float = bl.leaf(default=1e200)
+
+
+@pytest.mark.parametrize(
+    ("solver", "said"),
+    [
+        (Unprojected(), "leaves its constraint"),
+        (HeavyWeights(), "leave the simplex"),
+        (UnevenWeights(), "another order have other weights"),
+        (Still(), "has not moved"),
+        (NoCount(), "step is 0 after 25 steps"),
+        (Grows(), "state after a step has the structure"),
+        (WeakMemory(), "weakly typed"),
+        (SharedMemoryOfTasks(), "one row a task"),
+        (OneKey(), "another key gives the same run"),
+        (StaticRate(), "compile again"),
+        (DoublePrecision(), "become float32 and float64"),
+        (OneLoss(), r"Info\.?.*is float64\[25\]"),
+        (NamedRate(), "Info.upper_rate is nan, but upper_lr is 0.05"),
+        (Diverges(), "not finite"),
+        (bl.GDA(upper_lr=-1.0), "refuses it"),
+        (bl.GDA, "is no Solver"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_wrong_is_found(solver, said):
+    with pytest.raises(AssertionError, match=f"(?s){said}"):
+        check_solver(solver)

@@ -1,7 +1,5 @@
 """Tandem: its equations by hand, its units, and where its rates lead without being given any."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,9 +8,12 @@ import pytest
 
 import bilevel as bl
 from bilevel.hypergradients import Tracked
-from bilevel.oracles.upper import Upper
+from bilevel.hypergradients.base import LinearSolution
+from bilevel.oracles.upper import Point, Upper
 from bilevel.problem.initial_point import task_of
-from bilevel.rates import sizes
+from bilevel.problem.per_task import PerTask
+from bilevel.rates import relative
+from bilevel.rates.base import Needs
 from bilevel.weightings import SimplexAscent
 
 
@@ -20,13 +21,16 @@ from bilevel.weightings import SimplexAscent
 def test_one_gradient_has_the_direction_and_the_residuals(weights):
     problem, x = bl.problems.random_quadratics(0, tasks=3, x_size=2, y_size=3).problem, jnp.ones(2)
     y, v = (jax.random.normal(jax.random.key(k), (3, 3)) for k in (1, 2))
-    upper, samples = Upper(Tracked(lr=0.1)), problem.draw_upper(jax.random.key(3))
-    seen, residuals = upper.both(problem, x, (y,), jnp.array(weights), (Solved(v),), samples)
-    apart = upper.held(problem, x, (y,), jnp.array(weights), (Solved(v),), samples)
-    after = upper.prepare(problem, x, (y,), (Solved(v),), samples)
+    upper, samples = Upper(problem, Tracked(lr=0.1)), problem.draw_upper(jax.random.key(3))
+    point = Point(x, PerTask((y,)), jnp.array(weights), PerTask((LinearSolution(v),)))
+    seen, residuals = upper.with_residuals(point, samples)
+    apart = upper.at_fixed_v(point, samples)
+    after = upper.prepare(point, samples)
     np.testing.assert_allclose(seen.direction, apart.direction, atol=1e-12)
     np.testing.assert_allclose(seen.losses, apart.losses)
-    np.testing.assert_allclose(v + 0.1 * residuals[0], after[0].v, atol=1e-12)  # also of tasks without weight
+    np.testing.assert_allclose(
+        v + 0.1 * residuals.groups[0], after.groups[0].v, atol=1e-12
+    )  # also of tasks without weight
 
 
 def test_a_step_is_what_the_equations_say():
@@ -46,7 +50,12 @@ def test_a_step_is_what_the_equations_say():
         weights = weights + gamma * ((y - target) ** 2 / 2)
         weights, x = weights - (weights.sum() - 1) / 2, moved
         np.testing.assert_allclose(info.losses, (y - target) ** 2 / 2)
-        for found, expected in ((state.x, x), (state.y[0], y), (state.hypergradient[0].v, v), (state.weights, weights)):
+        for found, expected in (
+            (state.x, x),
+            (state.y.groups[0], y),
+            (state.v.groups[0].v, v),
+            (state.weights, weights),
+        ):
             np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
@@ -54,10 +63,13 @@ def test_the_unit_of_the_losses_does_not_matter(padded_ball):
     known = padded_ball()
     (group,) = known.problem.groups
 
+    # The factor is data, so that both units are one program.
+    upper, lower = (lambda x, y, b, f=f: jnp.mean(b["factor"]) * f(x, y, b) for f in (group.upper, group.lower))
+
     def run(factor):
+        rows = {"factor": jnp.full(1, factor)}
         tasks = [task_of(known.problem, group, i) for i in range(4)]
-        tasks = [dataclasses.replace(task, upper=None, lower=None) for task in tasks]
-        upper, lower = (lambda x, y, b, f=f: factor * f(x, y, b) for f in (group.upper, group.lower))
+        tasks = [bl.Task(task.train | rows, task.validation | rows, y=task.y) for task in tasks]
         return bl.solve(bl.Problem(upper, lower, tasks), bl.Tandem(), known.x, steps=100, progress=False)
 
     one, other = run(1.0), run(1000.0)
@@ -79,23 +91,33 @@ def test_no_rate_is_needed(known):
 def test_noisy_batches_end_near_the_solution_without_averaging(run, padded_ball):
     known = padded_ball(ball=bl.problems.noisy_ball())
     away = lambda solver: np.linalg.norm(run(solver, known, 2000).x - known.solution)  # noqa: E731
-    assert away(bl.Tandem()) < 0.2
-    assert away(bl.Tandem()) < away(bl.SOBA(0.1, 0.4, weighting=SimplexAscent(0.02)))
+    tandem = away(bl.Tandem())
+    assert tandem < 0.2
+    assert tandem < away(bl.SOBA(0.1, 0.4, weighting=SimplexAscent(0.02)))
 
 
 def test_sizes_of_leaves_that_start_at_zero():
     x = {"w": jnp.full((2, 2), 3.0), "b": jnp.zeros(4)}
-    first = sizes.first(x)
+    first = relative.first_sizes(x)
     assert first["w"] == 3.0
     assert first["b"] == pytest.approx(3 / np.sqrt(2))
-    assert sizes.first(jnp.zeros(3)) == 1.0
-    assert sizes.now(first, {"w": jnp.zeros((2, 2)), "b": jnp.full(4, 5.0)}, 4.0) == {"w": 0.75, "b": 5.0}
+    assert relative.first_sizes(jnp.zeros(3)) == 1.0
+
+
+def test_a_step_is_a_share_of_the_size_of_every_leaf_of_which_a_quarter_of_the_largest_is_the_least():
+    problem, x = bl.problems.random_quadratics(0, tasks=2, x_size=2, y_size=3).problem, {"w": jnp.full((2, 2), 3.0)}
+    x |= {"b": jnp.full(4, 2.0)}
+    rates, needs = bl.rates.Relative(), Needs(upper=True, lower=False, weights=False, curvature=False)
+    point = Point(x, PerTask((jnp.zeros((2, 3)),)), jnp.ones(2) / 2, PerTask(((),)))
+    state = rates.init(problem, point, needs, jax.random.key(0), jnp.array(100))
+    now = {"w": jnp.zeros((2, 2)), "b": jnp.full(4, 5.0)}
+    assert rates.upper(state, now, x, jnp.array(0)).units == {"w": 0.75, "b": 5.0}
 
 
 def test_how_far_x_moved():
-    assert sizes.moved(jnp.ones(4), 1.1 * jnp.ones(4)) == pytest.approx(0.1 / 1.1)
-    assert sizes.moved(jnp.ones(4), jnp.zeros(4)) == 0.5
-    assert sizes.moved(jnp.zeros(4), jnp.zeros(4)) == 0.0
+    assert relative.share_moved(jnp.ones(4), 1.1 * jnp.ones(4)) == pytest.approx(0.1 / 1.1)
+    assert relative.share_moved(jnp.ones(4), jnp.zeros(4)) == 0.5
+    assert relative.share_moved(jnp.zeros(4), jnp.zeros(4)) == 0.0
 
 
 def test_what_is_recommended():

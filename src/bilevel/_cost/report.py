@@ -46,6 +46,18 @@ class Cost(NamedTuple):
         return f"{calls}: {self.total:.4g} calls on {self.rows:.4g} rows, per step and task"
 
 
+class DivergedError(ValueError):
+    """A run whose calls were counted diverged."""
+
+    def __init__(self, solver: Solver, step: int, steps: int):
+        self.step, self.steps = step, steps
+        super().__init__(
+            f"cost(solver={type(solver).__name__}(...)) diverged at step {step} of {steps}, and only a run that stays "
+            "finite can be counted: give smaller rates (upper_lr, lower_lr, that of v or of the estimator), or fewer "
+            "steps."
+        )
+
+
 def cost(problem: Problem, solver: Solver, x: object, y: object = None, steps: int = 20) -> Cost:
     """Counts the calls of f, g and their derivatives that a step makes, by running steps.
 
@@ -63,8 +75,8 @@ def cost(problem: Problem, solver: Solver, x: object, y: object = None, steps: i
     methods make the same calls.
 
     Raises:
-        ValueError: where the run diverges. Calls are told apart by the points they are made at, and points that are
-            not finite all look alike.
+        DivergedError: a ValueError, where the run diverges. Calls are told apart by the points they are made at, and
+            points that are not finite all look alike.
 
     >>> import bilevel as bl
     >>> known = bl.problems.opposed_slopes()
@@ -86,11 +98,7 @@ def cost(problem: Problem, solver: Solver, x: object, y: object = None, steps: i
         # Counts are complete when the numbers are.
         jax.block_until_ready((state, info))
         if not (tally.finite and _are_finite((state.x, state.y, info.losses))):
-            raise ValueError(
-                f"cost(solver={type(solver).__name__}(...)) diverged at step {k + 1} of {steps}, and only a run that "
-                "stays finite can be counted: give smaller rates (upper_lr, lower_lr, that of v or of the estimator), "
-                "or fewer steps."
-            )
+            raise DivergedError(solver, k + 1, steps)
     return Cost(*(tally.counts[name] / (steps * problem.size) for name in Cost._fields))
 
 

@@ -67,7 +67,7 @@ def _find(run: Run, best: Point, last: Carry, broken: Carry) -> Broken:
     elif not np.all(np.isfinite(losses)):
         task = int(np.argmin(np.isfinite(losses)))
         what, certain = f"the loss of task {names[task]!r} became {losses[task]}", False
-    elif not np.isfinite(norm):
+    elif not np.isfinite(norm) and not (np.isnan(norm) and _finite(x)):  # NaN alone: the solver does not know it
         return Broken("the direction of x became infinite or NaN", upper=True)
     elif not _finite(x):
         return Broken("x became infinite or NaN", upper=True)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bilevel._core import pytrees
 from bilevel.problem.base import BaseProblem
@@ -70,12 +71,17 @@ class Carry(NamedTuple):
     finite: jax.Array  # losses and direction in every step; x, y and the weights after the last
 
 
-@jax.jit
+# Traced once, for `first` and for `steps`, and compiled as part of the latter.
+@functools.partial(jax.jit, inline=True)
+def _step(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) -> tuple[State, Info]:
+    return solver.step(problem, state, key)
+
+
 def first(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) -> Carry:
     """What is carried before the first step."""
     point = Point.of(state)
-    _, info = jax.eval_shape(solver.step, problem, state, key)
-    nothing = jax.tree.map(lambda a: jnp.full(a.shape, jnp.nan, a.dtype), info)
+    _, info = jax.eval_shape(_step, solver, problem, state, key)
+    nothing = jax.tree.map(lambda a: np.full(a.shape, np.nan, a.dtype), info)
     return Carry(state, point, point, nothing, Watch.start(state.weights), jnp.array(True))
 
 
@@ -100,6 +106,11 @@ def steps(
     return tuple(pytrees.index(after, i) for i in range(len(carries)))
 
 
+def _moved_finitely(norm: jax.Array, x: Any) -> jax.Array:
+    """Whether the direction was finite. A solver may not know its norm, which is NaN then: so x is looked at."""
+    return jax.lax.cond(jnp.isnan(norm), lambda: pytrees.all_finite(x), lambda: jnp.isfinite(norm))
+
+
 def _steps(solver: Solver, problem: BaseProblem, carry: Carry, key: jax.Array, stop: Count, pick: Count) -> Carry:
     """Steps of one lane; the state before step `pick`, with y after it, becomes the random iterate.
 
@@ -108,12 +119,12 @@ def _steps(solver: Solver, problem: BaseProblem, carry: Carry, key: jax.Array, s
     """
 
     def one(carry: Carry) -> Carry:
-        state, info = solver.step(problem, carry.state, jax.random.fold_in(key, carry.state.step))
+        state, info = _step(solver, problem, carry.state, jax.random.fold_in(key, carry.state.step))
         k = state.step.astype(state.weights.dtype)
         share = (1 + AVERAGE_POWER) / (k + AVERAGE_POWER)
         average = jax.tree.map(lambda a, p: a + (share * (p - a)).astype(a.dtype), carry.average, Point.of(state))
         watch = carry.watch.see(info.direction_norm, carry.state.weights, state.weights)
-        finite = jnp.all(jnp.isfinite(info.losses)) & jnp.isfinite(info.direction_norm)
+        finite = jnp.all(jnp.isfinite(info.losses)) & _moved_finitely(info.direction_norm, state.x)
         return Carry(state, average, carry.random, info, watch, finite)
 
     # Three stretches, before the picked step, the step itself and after it, in a loop so that `one` is compiled once.

@@ -1,6 +1,6 @@
-"""The command itself, and how it says what can go wrong: in one line, `error: ...`.
+"""The command itself, and how it reports errors: in one line, `error: ...`.
 
-Exit codes: 0 all went well, 1 the run failed, 2 the command was not understood, 130 Ctrl-C.
+Exit codes: 0 success, 1 the run failed, 2 wrong usage, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 
 class _OneLineErrors(TyperGroup):
-    """Prints what was not understood as `errors` prints what the library refuses."""
+    """Prints errors of usage in the same form as `errors` prints those of the library."""
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **options: Any) -> Any:
         try:
             code = super().main(*arguments, standalone_mode=False, **options)
         except Exception as error:
-            # Typer's errors of usage; their base class lies in click or in Typer, as the version has it.
+            # Typer's errors of usage; their base class is in click or in Typer, depending on the version.
             if not standalone_mode or not hasattr(error, "format_message"):
                 raise
             print_error(error.format_message())  # type: ignore[attr-defined]
@@ -77,7 +77,7 @@ def print_error(message: str) -> None:
 
 
 def understood(parse: Callable[[T], object]) -> Callable[[T | None], T | None]:
-    """A callback that refuses an argument where `parse` raises: the command was not understood, code 2."""
+    """A callback that turns an error of `parse` into one of usage, code 2."""
 
     def check(value: T | None) -> T | None:
         if value is not None:
@@ -92,7 +92,7 @@ def understood(parse: Callable[[T], object]) -> Callable[[T | None], T | None]:
 
 @contextmanager
 def errors(debug: bool, interrupted: str = "Interrupted.") -> Iterator[None]:
-    """Prints what the library refuses, without a traceback unless that is wanted."""
+    """Prints errors of the library in one line; with their traceback if `debug`."""
     try:
         yield
     except KeyboardInterrupt:

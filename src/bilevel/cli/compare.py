@@ -12,7 +12,7 @@ from bilevel.cli.solvers import check_solver
 
 
 def _check_problems(names: list[str]) -> None:
-    """Refuses names that no benchmark has."""
+    """Raises for a name that is not a benchmark's."""
     from bilevel.comparison.benchmarks import benchmark
 
     for name in names:
@@ -20,7 +20,7 @@ def _check_problems(names: list[str]) -> None:
 
 
 def _check_solvers(names: list[str]) -> None:
-    """Refuses names that no solver has."""
+    """Raises for a name that is not a solver's."""
     for name in names:
         if name != "paper":
             check_solver(name)
@@ -38,7 +38,7 @@ _Solvers = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="May be repeated; `paper` is MORBiT as the paper has it; none = all that can run.",
+        help="May be repeated; `paper` is MORBiT as in the paper; none = all that can run.",
         callback=understood(_check_solvers),
     ),
 ]
@@ -65,13 +65,13 @@ def compare(
 
     Every solver runs as a min-max method, also those that average the tasks as published. An oracle call is one value,
     gradient or product of one task on one row. Runs that are finished in DIR are not made again: after Ctrl-C, or a
-    crash, the same command goes on.
+    crash, the same command continues.
     """
     from bilevel._run.compile_cache import compile_cache
     from bilevel.comparison.benchmarks import BENCHMARKS
     from bilevel.comparison.compare import compare as run
 
-    kept = "Interrupted: finished runs are kept, and the same command goes on from there."
+    kept = "Interrupted: finished runs are kept, and the same command continues from there."
     with compile_cache(), errors(debug, kept):
         for name in problems or BENCHMARKS:
             found = run(

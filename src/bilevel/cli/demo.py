@@ -11,7 +11,7 @@ from bilevel.cli.app import INTERRUPTED, app, errors, interrupts, understood
 
 
 def _check_figure(path: Path) -> None:
-    """Refuses a figure that could not be saved, before the long run."""
+    """Raises where a figure could not be saved, before the long run."""
     from bilevel.results.plots import check_path
 
     check_path(path, "{!r}")

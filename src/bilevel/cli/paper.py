@@ -12,7 +12,7 @@ from bilevel.cli.app import app, errors, understood
 
 
 def _known(kind: str, names: Sequence[str]) -> Callable[[Sequence[str]], None]:
-    """Refuses names that are not among these, and suggests the nearest."""
+    """Raises for a name that is not among these, and suggests the nearest."""
 
     def check(values: Sequence[str]) -> None:
         from bilevel._core.words import suggestion
@@ -33,7 +33,9 @@ _Out = Annotated[
 ]
 _Quick = Annotated[
     bool,
-    typer.Option("--quick", help="Two trials, a fiftieth of the steps: shows that it runs, not what comes out."),
+    typer.Option(
+        "--quick", help="Two trials, a fiftieth of the steps: a test that everything runs, not a reproduction."
+    ),
 ]
 
 
@@ -66,9 +68,9 @@ def reproduce(
 ) -> None:
     """Make the figures of the MORBiT paper, with their numbers as CSV.
 
-    Each comes in three variants: as the paper *described* its method, as the scripts that it *published* have it, and
+    Each comes in three variants: as the paper *described* its method, as in the scripts that it *published*, and
     *ours*, with a true hypergradient. Runs that are finished are not made again: after Ctrl-C, or a crash, the same
-    command goes on. `bilevel claims` then tests what the paper says. Figures 1a and 1b need FashionMNIST, which is
+    command continues. `bilevel claims` then tests what the paper says. Figures 1a and 1b need FashionMNIST, which is
     looked for on this machine and otherwise downloaded.
     """
     from bilevel._run.compile_cache import compile_cache
@@ -78,7 +80,7 @@ def reproduce(
 
     trials = seeds or (QUICK_SEEDS if quick else SEEDS)
     chosen = variant or (_VARIANTS[:1] if quick else _VARIANTS)
-    kept = "Interrupted: finished runs are kept, and the same command goes on from there."
+    kept = "Interrupted: finished runs are kept, and the same command continues from there."
     with compile_cache(), errors(debug, kept):
         files = run(figures or (), chosen, trials, quick, _folder(out, quick), not quiet, typer.echo)
     typer.echo("\n".join(["", *(str(file) for file in files)]))
@@ -87,7 +89,7 @@ def reproduce(
 @app.command()
 def claims(
     out: _Out = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Of the runs that `reproduce --quick` made.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Test the runs of `reproduce --quick`.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table for a page.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_solver(name: str) -> None:
-    """Refuses a name that no solver has."""
+    """Raises for a name that is not a solver's."""
     from bilevel._cost.catalogue import find
 
     find(name)
@@ -80,7 +80,7 @@ def _solver_table(listings: Sequence[Listing], with_cost: bool) -> Table:
 
 
 def _solver_page(listing: Listing, with_cost: bool) -> str:
-    """Everything that is known about one solver."""
+    """One solver in full: its module's text, its card and its options."""
     from bilevel._cost.catalogue import count
 
     card = listing.card

@@ -39,7 +39,7 @@ def choose(solvers: Sequence[str] | Mapping[str, Solver] | None, benchmark: Expe
         return Chosen(all_solvers(), benchmark.reference is not None)
     if isinstance(solvers, Mapping) and solvers:
         for name, solver in solvers.items():
-            if isinstance(solver, type) or not hasattr(solver, "step"):
+            if not isinstance(solver, Solver):
                 raise TypeError(f"compare(solvers=...): {name!r} is {solver!r}; it needs a solver object.")
         return Chosen(dict(solvers), False)
     named = isinstance(solvers, Sequence) and not isinstance(solvers, str) and len(solvers) > 0
@@ -75,15 +75,13 @@ def robust(solver: Any) -> Solver:
     return solver.replace(weighting=SimplexAscent()) if hasattr(solver, "weighting") else solver
 
 
-def refusal(solver: Any, ready: Ready, y: Any = None) -> str | None:
+def refusal(solver: Solver, ready: Ready, y: Any = None) -> str | None:
     """Why a solver cannot run on a problem, in a sentence; None where it can, as far as it says before it runs."""
     try:
         solver.check_kind(ready.problem)
-        if hasattr(solver, "check"):
-            solver.check(ready.problem)
-        if hasattr(solver, "check_size"):
-            x = initial_point.arrays(ready.x, "x")
-            solver.check_size(ready.problem, x, initial_point.lower_points(ready.problem, y, jax.random.key(0)))
+        solver.check(ready.problem)
+        x = initial_point.arrays(ready.x, "x")
+        solver.check_size(ready.problem, x, ready.problem.starting_y(y, jax.random.key(0)))
     except (TypeError, ValueError, MemoryError) as error:
         return str(error)
     return None

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from bilevel._core import values
-from bilevel._studies.experiment import Experiment
+from bilevel._cost.report import DivergedError
 from bilevel._studies.record_files import RecordFiles
 from bilevel._studies.records import MemoryRecords
-from bilevel.comparison.benchmarks import benchmark, own_benchmark
+from bilevel.comparison.arguments import benchmark_of, check_automatic, check_counted, check_numbers, folder_of
 from bilevel.comparison.candidates import Candidate
 from bilevel.comparison.chosen import choose, recommended_for, refusal
 from bilevel.comparison.profiles import Budget
@@ -18,7 +17,6 @@ from bilevel.comparison.result import Comparison, default_target
 from bilevel.comparison.runner import TUNING_SEED, Runner
 from bilevel.comparison.tuning import Grid, tunable, tuned_on
 from bilevel.problem.base import BaseProblem
-from bilevel.problem.problem import Problem
 from bilevel.solvers._base.solver import Solver
 
 GRID = Grid()
@@ -71,94 +69,98 @@ def compare(
         progress: show progress bars where there is a terminal.
         say: told what was done.
     """
-    where = _benchmark(problem, x, y)
-    _check(calls, seconds, seeds, grid, target, out)
+    where = benchmark_of(problem, x, y)
+    check_numbers(calls, seconds, seeds, grid, target)
     chosen = choose(solvers, where)
-    _check_automatic(automatic, chosen.solvers)
+    check_automatic(automatic, chosen.solvers)
+    folder = folder_of(out, where, chosen.solvers)
     where.require()
     ready = where.start(TUNING_SEED, "")
-    if calls is not None and not isinstance(ready.problem, Problem):
-        kind = type(ready.problem).__name__
-        raise ValueError(f"compare(calls={calls!r}): calls are counted on a bl.Problem, not on a {kind}: give seconds.")
-    folder = None if out is None else Path(out) / where.name
+    check_counted(calls, ready.problem)
     records = MemoryRecords() if folder is None else RecordFiles(folder)
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
     runner = Runner(where, ready, records, range(seeds), Budget(calls, seconds), progress, say)
-    able, skipped = _able(runner, chosen.solvers, grid, solvers is None)
-    also = (recommended_for(ready.problem).name,) if automatic is None else automatic
-    candidates = [runner.paper()] if chosen.paper else []
-    for name, solver in able.items():
-        candidates += _candidates(runner, name, solver, grid, name in also)
+    ran = _run(runner, chosen.solvers, _Wanted(solvers is not None, grid, automatic))
+    paper = [runner.paper()] if chosen.paper else []
+    candidates = sorted(paper + ran.candidates, key=lambda candidate: candidate.order)
     if not candidates:
-        name, why = next(iter(skipped.items()))
+        name, why = next(iter(ran.skipped.items()))
         raise ValueError(f"compare(problem=...): there is no solver to run. {name}: {why}")
-    candidates.sort(key=lambda candidate: candidate.order)
     found = Comparison(
-        where.title, candidates, skipped, default_target(candidates) if target is None else float(target)
+        where.title, candidates, ran.skipped, default_target(candidates) if target is None else float(target)
     )
     if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
         found.write(folder)
     return found
 
 
-def _able(
-    runner: Runner, solvers: Mapping[str, Solver], grid: Grid | None, leave_out: bool
-) -> tuple[dict[str, Solver], dict[str, str]]:
-    """The solvers that can run, and why others cannot: these are left out, or raise where they were asked for."""
-    able, skipped = {}, {}
-    for name, solver in solvers.items():
-        as_run = solver if grid is None else next(iter(tuned_on(grid, solver).values()))
-        why = refusal(as_run, runner.ready, runner.benchmark.y)
-        if why and not leave_out:
-            raise ValueError(f"compare(solvers=...): {name} cannot run on this problem: {why}")
-        why = why or (runner.too_slow(name, solver) if leave_out else None)
-        if why:
-            skipped[name] = why
-        else:
-            able[name] = solver
-    return able, skipped
+class _Wanted(NamedTuple):
+    """What the user asked for."""
+
+    named: bool  # whether the solvers were named: one that cannot run is then an error
+    grid: Grid | None
+    automatic: Sequence[str] | None
 
 
-def _candidates(runner: Runner, name: str, solver: Solver, grid: Grid | None, also: bool) -> list[Candidate]:
-    """A solver with tuned rates where it has any to tune, and as it is where that is wanted or all there is."""
-    tunes = grid is not None and any(tunable(solver))
-    found = [runner.tuned(name, solver, grid)] if grid is not None and tunes else []
-    return [*found, runner.as_it_is(name, solver)] if also or not tunes else found
+class _Ran(NamedTuple):
+    """The solvers that ran, and why others did not."""
+
+    candidates: list[Candidate]
+    skipped: dict[str, str]
 
 
-def _benchmark(problem: str | BaseProblem, x: Any, y: Any) -> Experiment:
-    if isinstance(problem, str):
-        if x is not None or y is not None:
-            raise ValueError("compare(x=..., y=...) goes with a problem of yours: a named one has its own.")
-        return benchmark(problem)
-    if not isinstance(problem, BaseProblem):
-        raise TypeError(f"compare(problem=...) got {type(problem).__name__}: it needs a name or a bl.Problem.")
-    if x is None:
-        raise ValueError("compare(x=None): it needs where x starts.")
-    return own_benchmark(problem, x, y)
+def _run(runner: Runner, solvers: Mapping[str, Solver], wanted: _Wanted) -> _Ran:
+    """Runs what can run; what cannot is left out, or raises where it was asked for."""
+    ran = _Ran([], {})
+    # Before any of them runs, which may take hours.
+    able = {name: solver for name, solver in solvers.items() if _is_able(runner, name, solver, wanted, ran.skipped)}
+    for name, solver in able.items():
+        for way in _ways(runner, name, solver, wanted):
+            try:
+                ran.candidates.append(way.run())
+            except DivergedError as error:
+                if way.asked_for:
+                    raise ValueError(f"compare(solvers=...): {way.name} cannot be compared: {_why(error)}") from error
+                ran.skipped[way.name] = _why(error)
+    return ran
 
 
-def _check_automatic(automatic: Sequence[str] | None, solvers: Mapping[str, Solver]) -> None:
-    if isinstance(automatic, str):
-        raise ValueError(f"compare(automatic={automatic!r}): it needs a list of names.")
-    for name in automatic or ():
-        if name not in solvers:
-            raise ValueError(f"compare(automatic=...) names {name!r}, which is not among the solvers compared.")
-        if not getattr(solvers[name], "chooses_rates", False):
-            raise ValueError(f"compare(automatic=...) names {name!r}, which chooses no rates.")
+def _is_able(runner: Runner, name: str, solver: Solver, wanted: _Wanted, skipped: dict[str, str]) -> bool:
+    """Whether a solver can run, as far as it says before it runs; if not, why goes into `skipped`."""
+    as_run = solver if wanted.grid is None else next(iter(tuned_on(wanted.grid, solver).values()))
+    why = refusal(as_run, runner.ready, runner.benchmark.y)
+    if why and wanted.named:
+        raise ValueError(f"compare(solvers=...): {name} cannot run on this problem: {why}")
+    if not why and not wanted.named:
+        try:
+            why = runner.too_slow(name, solver)
+        except DivergedError as error:
+            why = _why(error)
+    if why:
+        skipped[name] = why
+    return not why
 
 
-def _check(calls: Any, seconds: Any, seeds: Any, grid: Any, target: Any, out: Any) -> None:
-    if calls is not None and seconds is not None:
-        raise ValueError("compare(calls=..., seconds=...): one budget, not both.")
-    for name, value in (("calls", calls), ("seconds", seconds)):
-        if value is not None and not values.is_positive(value):
-            raise ValueError(f"compare({name}={value!r}): a budget is a number above 0.")
-    values.whole("compare(seeds)", seeds)
-    if grid is not None and not all(len(rates) for rates in grid):
-        raise ValueError(f"compare(grid={grid!r}): it needs one rate or more of x, of y and of the weights.")
-    if target is not None and not values.is_number(target):
-        raise ValueError(f"compare(target={target!r}): it needs a number.")
-    if out is not None and Path(out).is_file():
-        raise NotADirectoryError(f"compare(out={str(out)!r}): it is a file, and it needs a folder.")
+def _why(error: DivergedError) -> str:
+    return f"it diverges at step {error.step} of the {error.steps} on which its calls are counted."
+
+
+class _Way(NamedTuple):
+    """One way to run a solver."""
+
+    name: str
+    run: Callable[[], Candidate]
+    asked_for: bool
+
+
+def _ways(runner: Runner, name: str, solver: Solver, wanted: _Wanted) -> list[_Way]:
+    """With tuned rates where a solver has any to tune; as it is, where that is wanted or nothing can be tuned."""
+    grid, found = wanted.grid, []
+    if grid is not None and any(tunable(solver)):
+        found.append(_Way(name, lambda: runner.tuned(name, solver, grid), wanted.named))
+    if not found:
+        return [_Way(name, lambda: runner.as_it_is(name, solver), wanted.named)]
+    automatic = wanted.automatic
+    if name in ((recommended_for(runner.ready.problem).name,) if automatic is None else automatic):
+        found.append(_Way(f"{name}, automatic", lambda: runner.as_it_is(name, solver), automatic is not None))
+    return found

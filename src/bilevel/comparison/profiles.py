@@ -43,6 +43,8 @@ class Budget(NamedTuple):
 
     def steps(self, profile: Profile) -> int:
         """How many steps it buys."""
+        if self.calls is not None and profile.calls == 0:
+            raise ValueError("compare(calls=...): a step makes no calls that are counted: give seconds.")
         spent = [(self.calls, profile.calls), (self.seconds, profile.seconds)]
         return max(1, *(int(budget / each) for budget, each in spent if budget is not None))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from bilevel._cost.given_rates import GivenRates, with_rates
+from bilevel._cost.report import DivergedError
 from bilevel._studies.experiment import Experiment, Method
 from bilevel._studies.measures import score
 from bilevel._studies.records import Records
@@ -26,7 +27,6 @@ TUNING_SEED = 10_000  # draws from here on, which no reported run has
 TUNING_SHARE = 4  # all rates have a quarter of the budget on one draw, then
 FINALISTS, DRAWS = 3, 3  # the best of them have all of it on several
 SLOWEST = 120.0  # seconds of a run beyond which a solver is left out
-SLOW_STEP = 0.1  # seconds of a step, likewise: batched factorisations so large can stand still in two runs at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,14 +70,21 @@ class Runner:
             return self.budget.steps(own)
         if not isinstance(self.ready.problem, Problem):
             return self.benchmark.steps
-        recommended = self.profile(*recommended_for(self.ready.problem))
+        name, solver = recommended_for(self.ready.problem)
+        try:
+            recommended = self.profile(name, solver)
+        except DivergedError as error:
+            raise ValueError(
+                f"compare(calls=None, seconds=None): the budget would be the calls of a run of {name}, which diverges "
+                f"at step {error.step}: give calls or seconds."
+            ) from error
         return Budget(self.benchmark.steps * recommended.calls, None).steps(own)
 
     def too_slow(self, name: str, solver: Solver) -> str | None:
         """Why a solver is left out that could run, in a sentence; None where it need not be."""
         own = self.profile(name, with_rates(solver, GivenRates(1.0, 1.0, 1.0, 1.0)))
         needed = self.steps(own) * own.seconds
-        if needed < SLOWEST and own.seconds < SLOW_STEP:
+        if needed < SLOWEST:
             return None
         return f"a step takes {own.seconds:.2g} s, so that one run with this budget would take {needed:.0f} s."
 

@@ -125,7 +125,7 @@ def descent(product: Callable, slope: jax.Array, part: jax.Array) -> tuple[jax.A
         curvature, square = jnp.vdot(p, image), jnp.vdot(residual, residual)
         curved = curvature > 0
         length = square / jnp.where(curved, curvature, 1)
-        # Along p, g is flat or falls ever faster: keep what there is, or go straight down if there is nothing.
+        # Along p, g is flat or falls ever faster: keep d as it is, or go straight down if it is still zero.
         d = jnp.where(curved, d + length * p, jnp.where(step > 0, d, p))
         residual = residual - length * image
         p = residual + jnp.vdot(residual, residual) / square * p

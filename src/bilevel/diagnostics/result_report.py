@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.rates import curvature
 from bilevel.results.result import Result
@@ -47,7 +48,7 @@ def lagging_lower_level(result: Result) -> str | None:
     problem = result.problem
     if not isinstance(problem, Problem) or result.status == "diverged":  # loaded, or without a lower level
         return None
-    after = np.asarray(_settled_losses(problem, result.x, result.y.stacked, jax.random.key(0)))
+    after = np.asarray(_settled_losses(problem, result.x, PerTask(result.y.stacked), jax.random.key(0)))
     change = np.abs(after - result.losses)
     i = int(change.argmax())
     if change[i] <= LARGE_CHANGE * max(np.abs(result.losses).max(), np.abs(after).max()):
@@ -60,7 +61,7 @@ def lagging_lower_level(result: Result) -> str | None:
 
 
 @jax.jit
-def _settled_losses(problem: Problem, x: Any, y: tuple, key: jax.Array) -> jax.Array:
+def _settled_losses(problem: Problem, x: Any, y: PerTask[Any], key: jax.Array) -> jax.Array:
     """The losses after a hundred lower steps at measured rates, on large batches."""
     large = curvature.measuring(problem)
     known = curvature.condition(large, x, y, key, curvature.unmeasured(y), 20)

@@ -5,9 +5,10 @@ The gradient that all of them estimate, with y_i* moving as x moves, is
     grad l_i(x) = f_x - J A^-1 f_y        at y = y_i*(x),   A = d2g/dy2,  J = d2g/dxdy.
 
 Because each estimator hands out a scalar, the direction shared by all tasks is one reverse pass through
-sum_i weights_i surrogate_i(x): memory O(d_x), not O(n d_x).
+sum_i weights_i surrogate_i(x): memory O(d_x), not O(n d_x). `Hypergradient` is the base to write one's own from.
 """
 
+from bilevel.hypergradients.base import Hypergradient
 from bilevel.hypergradients.conjugate_gradient import ConjugateGradient
 from bilevel.hypergradients.direct import Direct
 from bilevel.hypergradients.exact import Exact
@@ -17,4 +18,14 @@ from bilevel.hypergradients.random_neumann import RandomNeumann
 from bilevel.hypergradients.tracked import Tracked
 from bilevel.hypergradients.unrolled import Unrolled
 
-__all__ = ["ConjugateGradient", "Direct", "Exact", "Neumann", "Penalty", "RandomNeumann", "Tracked", "Unrolled"]
+__all__ = [
+    "ConjugateGradient",
+    "Direct",
+    "Exact",
+    "Hypergradient",
+    "Neumann",
+    "Penalty",
+    "RandomNeumann",
+    "Tracked",
+    "Unrolled",
+]

@@ -24,6 +24,11 @@ class Hypergradient(abc.ABC):
     needs_curvature: bool = False  # whether it asks for `task.curvature`
     needs_replay: bool = False  # whether it asks for `task.replay`
 
+    # What `bl.testing.check_hypergradient` allows for, on a quadratic of condition 2 with f_yy = 1, once the
+    # estimate has settled: its bias as a part of the gradient, and how far its value is from f_i as a part of f_i.
+    gradient_error: float = 0.0
+    value_error: float = 0.0
+
     def check(self) -> None:  # noqa: B027  (most have nothing to refuse)
         """Raises where an argument makes no sense."""
 

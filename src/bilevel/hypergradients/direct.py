@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -18,6 +19,8 @@ class Direct(Hypergradient):
     It is what the public scripts of the MORBiT paper do. It is biased by J A^-1 f_y, and blind wherever x reaches f
     only through y (a penalty, say). Here for comparison.
     """
+
+    gradient_error = math.inf
 
     def surrogate(self, task: TaskView, x: Any, y: Any, state: Any, sample: UpperSample) -> jax.Array:
         """f(x, y)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -39,6 +40,11 @@ class Neumann(Implicit):
 
     terms: int = 10
     lr: float | None = leaf(default=None)
+
+    @property
+    def gradient_error(self) -> float:  # type: ignore[override]
+        """(1 - mu/L)^terms at the scale that is chosen; at another one it is not known."""
+        return 0.5**self.terms if self.lr is None else math.inf
 
     def check(self) -> None:
         """terms >= 1 and lr > 0."""

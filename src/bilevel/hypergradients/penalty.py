@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -46,6 +47,16 @@ class Penalty(Hypergradient):
     strength: Rate = leaf(default=10.0)  # lambda_k of the paper
     lr: float | None = leaf(default=None)
     steps: int = 1
+
+    @property
+    def gradient_error(self) -> float:  # type: ignore[override]
+        """f_yy / (mu strength); of a strength that changes it is not known."""
+        return math.inf if callable(self.strength) or self.strength is None else float(1 / self.strength)
+
+    @property
+    def value_error(self) -> float:  # type: ignore[override]
+        """The penalised loss is f - f_y' (strength A + f_yy)^-1 f_y / 2, and |f_y|^2 / 2 at most f."""
+        return self.gradient_error
 
     def check(self) -> None:
         """All positive."""

@@ -115,6 +115,11 @@ def in_constraint(argument: str, constraint: Constraint, name: str, point: Any) 
     if pytrees.signature(projected) != pytrees.signature(point):
         yield Finding(f"{what}: it projects {name} to {pytrees.describe(projected)}.", blocks=False)
         return
+    try:
+        getattr(constraint, "check", lambda _: None)(point)  # a user's own needs nothing but `project`
+    except ValueError as error:
+        yield Finding(f"{argument} {_first_line(error)}", blocks=False)  # it names itself
+        return
     if pytrees.is_traced((point, constraint)) or not _finite(point):
         return
     inside = jax.tree.leaves(_project(constraint, point))
@@ -216,10 +221,11 @@ def _in_rows(problem: BaseProblem, group: Group, x: Any, y: Any, level: str) -> 
     if not jax.tree.leaves(source):
         return
     try:
-        means = map(np.asarray, _row_means(group, x, y, level))
+        whole, rows = map(np.asarray, _row_means(group, x, y, level))
     except Exception:  # a generator whose batches have no rows, say
         return
-    whole, rows = means
+    if whole.shape != rows.shape:  # no numbers, which `in_losses` reports
+        return
     batch = group.upper_batch if level == "upper" else group.lower_batch
     needed = not source.equal_sizes or batch is not None
     apart = ~np.isclose(whole, rows, rtol=1e-3, atol=1e-5) & np.isfinite(whole) & np.isfinite(rows)

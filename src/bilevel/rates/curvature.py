@@ -23,7 +23,7 @@ from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
 
 MAX_DROP = (
-    4.0  # a curvature never falls below its largest recent value over this: where a loss is flat, 1 / L has no end
+    4.0  # a curvature never falls below its largest recent value over this: where a loss is flat, 1 / L is unbounded
 )
 SLACK = 1.2  # a step exceeds the estimate L where it bends more than this many times as much
 DOUBLINGS = 60
@@ -206,7 +206,7 @@ def _followed(problem: Problem, point: Point, move: Any, samples: PerTask[UpperS
     def one(task: TaskView, y: Any, sample: UpperSample) -> Any:
         right = response(task.lower, point.x, y, move, sample.lower)
         product = lambda v: hessian_product(task.lower, point.x, y, v, sample.lower)  # noqa: E731
-        follow = linear.conjugate_gradient(product, right, optax.tree.zeros_like(y), 10, 1e-3)
+        follow = linear.conjugate_gradient(product, right, None, 10, 1e-3)
         return optax.tree.sub(y, follow)
 
     return problem.each(one, point.y, samples)

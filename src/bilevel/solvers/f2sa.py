@@ -84,8 +84,11 @@ class F2SA(BilevelSolver):
         return Penalty(self.strength, self.penalty_lr, self.lower_steps)
 
     def check(self, problem: Problem) -> None:
-        """As every solver, and a number of lower steps."""
+        """As every solver, and what the estimator is made of, by the names it has here."""
         values.whole("F2SA(lower_steps)", self.lower_steps)
+        values.positive("penalty_lr", self.penalty_lr, of="F2SA", none="1 / the curvature of f + s g")
+        if not callable(self.strength):
+            values.positive("strength", self.strength, of="F2SA")
         super().check(problem)
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:

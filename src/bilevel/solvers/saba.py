@@ -22,72 +22,22 @@ variance reduction algorithms", NeurIPS 2022.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from bilevel._core.module import part
-from bilevel.hypergradients.base import LinearSolution
 from bilevel.oracles.upper import Evaluation
-from bilevel.problem.group import TaskView
 from bilevel.problem.per_task import PerTask, fields_of
 from bilevel.problem.problem import Problem
-from bilevel.problem.sources import Sample, Source
 from bilevel.solvers._base.bilevel import Lowered
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.checks import check_memory
 from bilevel.solvers._base.linear_system import LinearSystemSolver
 from bilevel.solvers._base.state import Info, State
-from bilevel.trackers.saga import Table, look_up, start_table
-
-
-class LowerValue(NamedTuple):
-    """What a block of g says."""
-
-    slope: Any  # grad_y g
-    image: Any  # A v
-    cross: Any  # J v
-
-
-class UpperValue(NamedTuple):
-    """What a block of f says."""
-
-    in_y: Any  # f_y
-    in_x: Any  # f_x
-    loss: jax.Array  # f
-
-
-class Tables(NamedTuple):
-    """Of one task."""
-
-    lower: Table  # of LowerValue
-    upper: Table  # of UpperValue
-
-
-class Seen(NamedTuple):
-    """What one task saw through its tables."""
-
-    slope: Any
-    residual: Any
-    direction: Any
-    loss: jax.Array
-    tables: Tables
-
-
-def lower_value(task: TaskView, x: Any, y: Any, v: Any, sample: Sample) -> LowerValue:
-    """grad_y g, A v and J v, in one pass."""
-    slope, pull = jax.vjp(lambda x, y: jax.grad(task.lower, argnums=1)(x, y, sample), x, y)
-    cross, image = pull(v)  # the Hessian is symmetric
-    return LowerValue(slope, image, cross)
-
-
-def upper_value(task: TaskView, x: Any, y: Any, sample: Sample) -> UpperValue:
-    """f_y, f_x and f."""
-    loss, (in_x, in_y) = jax.value_and_grad(task.upper, argnums=(0, 1))(x, y, sample)
-    return UpperValue(in_y, in_x, loss)
+from bilevel.solvers._base.tables import Seen, Tables, full_tables, look_up_blocks
 
 
 @part
@@ -120,27 +70,13 @@ class SABA(LinearSystemSolver):
 
     def start_memory(self, problem: Problem, state: State, key: jax.Array) -> PerTask[Tables]:
         """Full tables of the values at the first point."""
-
-        def full(value: Callable[[Sample], Any], source: Source, size: int | None) -> Table:
-            def entry(j: jax.Array) -> tuple:
-                sample, share = source.block(j, size)
-                return value(sample), share
-
-            return start_table(*jax.lax.map(entry, jnp.arange(source.blocks(size))))
-
-        def one(task: TaskView, y: Any, solution: LinearSolution) -> Tables:
-            return Tables(
-                full(lambda s: lower_value(task, state.x, y, solution.v, s), task.train, task.lower_batch),
-                full(lambda s: upper_value(task, state.x, y, s), task.validation, task.upper_batch),
-            )
-
-        return problem.each(one, state.y, state.v)
+        return problem.each(lambda task, y, v: full_tables(task, state.x, y, v), state.y, state.v)
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """Everything at the old point, through the tables."""
         curvature_key, key = jax.random.split(key)
         rate, rates = self.lower_rates(problem, state, problem.draw_lower(curvature_key))
-        look = lambda task, *own: self._look(task, state.x, *own)  # noqa: E731
+        look = lambda task, *own: look_up_blocks(task, state.x, *own)  # noqa: E731
         seen = Seen(*fields_of(problem.each(look, state.y, state.v, state.memory, problem.keys(key))))  # (1)
         weighted = lambda d: jnp.tensordot(state.weights.astype(d.dtype), d, 1)  # noqa: E731
         direction = jax.tree.map(weighted, problem.join(seen.direction))
@@ -149,19 +85,3 @@ class SABA(LinearSystemSolver):
         lowered = Lowered(*self.move_lower(state.y, state.lower, seen.slope, rate), rate, rates)
         state, info = self.finish(problem, state, lowered, Evaluation(direction, losses, v))  # (2), (3)
         return state._replace(memory=seen.tables), info
-
-    def _look(self, task: TaskView, x: Any, y: Any, solution: LinearSolution, tables: Tables, key: jax.Array) -> Seen:
-        """One block of each kind, drawn and looked up."""
-
-        def seen(value: Callable[[Sample], Any], source: Source, size: int | None, table: Table, key: jax.Array) -> Any:
-            j = source.draw_block(key, size)
-            sample, share = source.block(j, size)
-            return look_up(table, j, value(sample), share)
-
-        keys = jax.random.split(key)
-        of_g = lambda s: lower_value(task, x, y, solution.v, s)  # noqa: E731
-        of_f = lambda s: upper_value(task, x, y, s)  # noqa: E731
-        g, lower = seen(of_g, task.train, task.lower_batch, tables.lower, keys[0])
-        f, upper = seen(of_f, task.validation, task.upper_batch, tables.upper, keys[1])
-        residual, direction = optax.tree.sub(f.in_y, g.image), optax.tree.sub(f.in_x, g.cross)
-        return Seen(g.slope, residual, direction, f.loss, Tables(lower, upper))

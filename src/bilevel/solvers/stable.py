@@ -26,20 +26,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 
 from bilevel._core import values
-from bilevel._core.derivatives import Second, second
+from bilevel._core.derivatives import Second
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
 from bilevel.hypergradients import Direct
-from bilevel.hypergradients.base import upper_gradient
 from bilevel.oracles.lower import lower_gradients
 from bilevel.oracles.upper import Upper
-from bilevel.problem.group import TaskView, UpperSample
-from bilevel.problem.per_task import PerTask, for_groups, for_tasks
+from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
-from bilevel.problem.sources import Sample
 from bilevel.rates import Measured
 from bilevel.rates.base import Rates
 from bilevel.rules.base import Rule
@@ -47,6 +43,7 @@ from bilevel.solvers._base.bilevel import BilevelSolver, Lowered
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.checks import check_memory
 from bilevel.solvers._base.linear_system import rows_of_g
+from bilevel.solvers._base.matrices import along, implicit_term, one_by_one, positive, seconds
 from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
@@ -113,66 +110,24 @@ class STABLE(BilevelSolver):
 
     def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Kept:
         """The first matrices are those of the first sample; zeros would have no inverse."""
-        return Kept(_second(problem, state.x, state.y, problem.draw_lower(key)), state.x, state.y)
+        return Kept(seconds(problem, state.x, state.y, problem.draw_lower(key)), state.x, state.y)
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """Matrices, x, then y along with it."""
         samples = problem.draw_upper(key)
         rows = rows_of_g(samples)
         rate, rates = self.lower_rates(problem, state, rows)
-        new = _second(problem, state.x, state.y, rows)
-        old = _second(problem, state.memory.x, state.memory.y, rows)
+        new = seconds(problem, state.x, state.y, rows)
+        old = seconds(problem, state.memory.x, state.memory.y, rows)
         keep = 1 - rate_at(self.momentum, state.step)
         matrices = jax.tree.map(lambda n, k, o: n + (keep * (k - o)).astype(n.dtype), new, state.memory.second, old)
-        matrices = _one_by_one(lambda s: s._replace(A=self._positive(s.A)), matrices)  # (1)
+        matrices = one_by_one(lambda s: s._replace(A=positive(s.A, self.floor)), matrices)  # (1)
         seen = Upper(problem, self.estimator).direction(self.point(state), samples)
-        implicit = _implicit(problem, state, matrices, samples)
+        implicit = implicit_term(problem, state, matrices, samples)
         seen = seen._replace(direction=optax.tree.sub(seen.direction, implicit))
         u = lower_gradients(problem, state.x, state.y, rows)
         lowered = Lowered(*self.move_lower(state.y, state.lower, u, rate), rate, rates)
         after, info = self.finish(problem, state, lowered, seen)  # (2), (4)
         moved = optax.tree.sub(after.x, state.x)
-        y = optax.tree.sub(after.y, _one_by_one(lambda s, y: _follow(s, moved, y), matrices, state.y))  # (3)
+        y = optax.tree.sub(after.y, one_by_one(lambda s, y: along(s, moved, y), matrices, state.y))  # (3)
         return after._replace(y=y, memory=Kept(matrices, state.x, state.y)), info
-
-    def _positive(self, A: jax.Array) -> jax.Array:
-        values, vectors = jnp.linalg.eigh((A + A.T) / 2)
-        values = jnp.maximum(values, jnp.asarray(self.floor, A.dtype) * jnp.max(jnp.abs(values)))
-        return (vectors * values[None]) @ vectors.T
-
-
-def _one_by_one(function: Any, *values: PerTask[Any]) -> PerTask[Any]:
-    """`for_tasks`, one task after the other.
-
-    Factorisations that are batched over tasks run in the threads of the program itself, where those of two programs at
-    once wait for each other for ever on a CPU.
-    """
-    return for_groups(lambda *own: jax.lax.map(lambda row: function(*row), own), *values)
-
-
-def _second(problem: Problem, x: Any, y: PerTask[Any], rows: PerTask[Sample]) -> PerTask[Second]:
-    return problem.each(lambda task, y, sample: second(task.lower, x, y, sample), y, rows)
-
-
-def _implicit(problem: Problem, state: State, matrices: PerTask[Second], samples: PerTask[UpperSample]) -> Any:
-    """sum_i lambda_i J^_i A^_i^-1 f_y,i."""
-
-    def right(task: TaskView, y: Any, sample: UpperSample) -> jax.Array:
-        return ravel_pytree(upper_gradient(task, state.x, y, sample))[0]
-
-    v = _one_by_one(lambda s, b: jnp.linalg.solve(s.A, b), matrices, problem.each(right, state.y, samples))
-
-    def weighted(matrices: Second, v: jax.Array, weight: jax.Array) -> Any:
-        v = weight.astype(v.dtype) * v
-        return jax.tree.map(lambda J: jnp.tensordot(v.astype(J.dtype), J, 1), matrices.J)
-
-    parts = for_tasks(weighted, matrices, v, problem.split(state.weights))
-    sums = [jax.tree.map(lambda a: jnp.sum(a, axis=0), part) for part in parts]
-    return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *sums)
-
-
-def _follow(second: Second, move: Any, y: Any) -> Any:
-    """A^^-1 J^' (move of x), as y is shaped."""
-    flat, unravel = ravel_pytree(y)
-    change = sum(jnp.tensordot(J, m, m.ndim) for J, m in zip(*map(jax.tree.leaves, (second.J, move)), strict=True))
-    return unravel(jnp.linalg.solve(second.A, jnp.asarray(change, flat.dtype)))

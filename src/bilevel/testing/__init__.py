@@ -9,6 +9,8 @@ Each is a function that raises an AssertionError which says what is wrong, so th
 """
 
 from bilevel.testing.constraints import check_constraint
+from bilevel.testing.hypergradients import check_hypergradient
+from bilevel.testing.solvers import check_solver
 from bilevel.testing.weightings import check_weighting
 
-__all__ = ["check_constraint", "check_weighting"]
+__all__ = ["check_constraint", "check_hypergradient", "check_solver", "check_weighting"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 from collections.abc import Iterator
 from typing import TypeVar
@@ -11,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
+
+from bilevel._core.module import replace
 
 T = TypeVar("T")
 
@@ -63,9 +66,13 @@ def require_close(what: str, got: object, wanted: object, ulps: float = 64) -> N
 
 
 def other_values(part: T) -> T:
-    """The part with every floating-point leaf halved: the same structure with other numbers."""
+    """The part with every floating-point number halved, in leaves and in fields that are structure."""
 
     def halve(leaf: jax.Array) -> jax.Array:
         return leaf / 2 if jnp.issubdtype(jnp.result_type(leaf), jnp.floating) else leaf
 
-    return jax.tree.map(halve, part)
+    halved = jax.tree.map(halve, part)
+    fields = dataclasses.fields(part) if dataclasses.is_dataclass(part) else ()
+    same = {f.name: value for f in fields if isinstance(value := getattr(halved, f.name), float)}
+    static = {name: value / 2 for name, value in same.items() if value == getattr(part, name)}
+    return replace(halved, **static) if static else halved

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from bilevel._core import pytrees
 from bilevel.problem.base import BaseProblem
-from bilevel.problem.per_task import InOrder, PerTask
+from bilevel.problem.per_task import InOrder, for_groups
 from bilevel.problem.task_names import Names
 
 P = TypeVar("P", bound=BaseProblem)
@@ -52,22 +52,21 @@ class Chosen(Generic[P]):
             return cls(problem, jnp.zeros(problem.size, dtype).at[index].set(1), None, count)
         # One group holds all tasks in their order, so that a task's number is its place. To what is compiled only the
         # number of names matters.
-        few = problem.replace(groups=(problem.groups[0].chosen(index),), names=Names(problem.names[:count]))
+        [group] = problem.groups
+        few = problem.replace(groups=(group.chosen(index),), names=Names(problem.names[:count]))
         return cls(few, jnp.ones(count, dtype), index, count)
 
     def take(self, values: Any) -> Any:
         """The rows of the tasks of `problem`, from what has one row for every task."""
         return values if self.index is None else pytrees.index(values, self.index)
 
-    def put(self, old: PerTask[Any] | InOrder[Any], new: PerTask[Any] | InOrder[Any]) -> Any:
-        """The new rows of chosen tasks, and the old rows of the others."""
+    def put(self, old: Any, new: Any) -> Any:
+        """The new rows of chosen tasks, and the old rows of the others; of `PerTask` or `InOrder` values."""
         if self.index is not None:
             return jax.tree.map(lambda a, b: a.at[self.index].set(b.astype(a.dtype)), old, new)
-        mask = InOrder(self.mask) if isinstance(old, InOrder) else self.problem.split(self.mask)
-        rows = [mask.value] if isinstance(mask, InOrder) else mask.groups
-        pairs = [(old.value, new.value)] if isinstance(old, InOrder) else list(zip(old, new, strict=True))
-        kept = tuple(_where(m, a, b) for m, (a, b) in zip(rows, pairs, strict=True))
-        return InOrder(kept[0]) if isinstance(old, InOrder) else PerTask(kept)
+        if isinstance(old, InOrder):
+            return jax.tree.map(lambda a, b: _where(self.mask, a, b), old, new)
+        return for_groups(_where, self.problem.split(self.mask), old, new)
 
 
 def _where(mask: jax.Array, old: Any, new: Any) -> Any:

@@ -23,6 +23,7 @@ from bilevel.rates.base import Needs, Rates
 from bilevel.rules.base import Rule
 from bilevel.solvers._base.bilevel import BilevelSolver, Lowered
 from bilevel.solvers._base.state import State
+from bilevel.solvers._base.tracking import KeptPoint
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 
@@ -61,8 +62,9 @@ class LinearSystemSolver(BilevelSolver):
 
     def check(self, problem: Problem) -> None:
         """As every solver, and a rate of v."""
-        super().check(problem)
+        # First: the estimator knows it as its lr, and would name that.
         values.positive("v_lr", self.v_lr, of=type(self).__name__, none="that of y")
+        super().check(problem)
 
     def oracle(self, problem: Problem) -> Upper:
         """The upper level."""
@@ -91,7 +93,7 @@ def rows_of_g(samples: PerTask[UpperSample]) -> PerTask[Any]:
     return PerTask(tuple(sample.lower for sample in samples))
 
 
-def residuals(problem: Problem, point: Point, samples: PerTask[UpperSample]) -> PerTask[Any]:
+def residuals(problem: Problem, point: Point | KeptPoint, samples: PerTask[UpperSample]) -> PerTask[Any]:
     """f_y - A v of every task at a point."""
 
     def one(task: TaskView, y: Any, solution: LinearSolution, sample: UpperSample) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from typing import Any, ClassVar, Self
 
 import jax
@@ -89,12 +90,17 @@ class Solver(abc.ABC):
         return module.replace(self, **options)
 
 
-@jax.jit
+# Both run once or a few times, so that compiling them is what takes time: their code is not optimised, which leaves
+# matrix products, that call libraries, as fast as they are.
+_quickly_compiled = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+@_quickly_compiled
 def _start(solver: Solver, problem: BaseProblem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
     return solver.start(problem, x, y, key, steps)
 
 
-@jax.jit
+@_quickly_compiled
 def measure(solver: Solver, problem: BaseProblem, state: State, key: jax.Array, iterations: Any) -> State:
     """`solver.refresh`, compiled; the number of iterations is data, so that first and later measurements are one."""
     return solver.refresh(problem, state, key, iterations)

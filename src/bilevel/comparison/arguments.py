@@ -1,0 +1,77 @@
+"""What `compare` is given, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bilevel._core import values
+from bilevel._studies.experiment import Experiment
+from bilevel.comparison.benchmarks import benchmark, own_benchmark
+from bilevel.comparison.tuning import Grid
+from bilevel.problem.base import BaseProblem
+from bilevel.problem.problem import Problem
+from bilevel.solvers._base.solver import Solver
+
+
+def benchmark_of(problem: str | BaseProblem, x: Any, y: Any) -> Experiment:
+    """The benchmark of a name, or of a user's problem."""
+    if isinstance(problem, str):
+        if x is not None or y is not None:
+            raise ValueError("compare(x=..., y=...) goes with a problem of yours: a named one has its own.")
+        return benchmark(problem)
+    if not isinstance(problem, BaseProblem):
+        raise TypeError(f"compare(problem=...) got {type(problem).__name__}: it needs a name or a bl.Problem.")
+    if x is None:
+        raise ValueError("compare(x=None): it needs where x starts.")
+    return own_benchmark(problem, x, y)
+
+
+def check_numbers(
+    calls: float | None, seconds: float | None, seeds: int, grid: Grid | None, target: float | None
+) -> None:
+    """One budget at most, and numbers that make sense."""
+    if calls is not None and seconds is not None:
+        raise ValueError("compare(calls=..., seconds=...): one budget, not both.")
+    for name, value in (("calls", calls), ("seconds", seconds)):
+        if value is not None and not values.is_positive(value):
+            raise ValueError(f"compare({name}={value!r}): a budget is a number above 0.")
+    values.whole("compare(seeds)", seeds)
+    if grid is not None and not all(len(rates) for rates in grid):
+        raise ValueError(f"compare(grid={grid!r}): it needs one rate or more of x, of y and of the weights.")
+    if target is not None and not values.is_number(target):
+        raise ValueError(f"compare(target={target!r}): it needs a number.")
+
+
+def check_automatic(automatic: Sequence[str] | None, solvers: Mapping[str, Solver]) -> None:
+    """Names of solvers that are compared, and that choose rates."""
+    if isinstance(automatic, str):
+        raise ValueError(f"compare(automatic={automatic!r}): it needs a list of names.")
+    for name in automatic or ():
+        if name not in solvers:
+            raise ValueError(f"compare(automatic=...) names {name!r}, which is not among the solvers compared.")
+        if not getattr(solvers[name], "chooses_rates", False):
+            raise ValueError(f"compare(automatic=...) names {name!r}, which chooses no rates.")
+
+
+def check_counted(calls: float | None, problem: BaseProblem) -> None:
+    """Refuses a budget in calls where they are not counted."""
+    if calls is not None and not isinstance(problem, Problem):
+        kind = type(problem).__name__
+        raise ValueError(f"compare(calls={calls!r}): calls are counted on a bl.Problem, not on a {kind}: give seconds.")
+
+
+def folder_of(out: str | Path | None, where: Experiment, solvers: Mapping[str, Solver]) -> Path | None:
+    """The folder of a benchmark's files, which is not made yet; None = no files."""
+    if out is None:
+        return None
+    if Path(out).is_file():
+        raise NotADirectoryError(f"compare(out={str(out)!r}): it is a file, and it needs a folder.")
+    for label in solvers:
+        if label in ("", ".", "..") or any(sign in label for sign in "/\\\0"):
+            raise ValueError(
+                f"compare(solvers=..., out=...): with out, the label {label!r} becomes the name of a folder: it needs "
+                "one or more signs without '/' and '\\', and not '.' or '..'."
+            )
+    return Path(out) / where.name

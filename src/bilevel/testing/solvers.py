@@ -1,0 +1,257 @@
+"""What is asked of every solver."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from safetensors.numpy import load, save
+
+from bilevel._core import values
+from bilevel._core.module import replace
+from bilevel._cost.given_rates import field_names
+from bilevel.solvers._base.solver import Solver
+from bilevel.solvers._base.state import Halves, Info, State
+from bilevel.testing.comparing import other_values, precision, require, require_like, require_pytree
+from bilevel.testing.example_problems import BOX, KINDS, Example, Setting, make
+
+STEPS = 25
+SWAPPED = (2, 3, 0, 1, 4)  # another order of the tasks, of the same shapes
+CLOSE = {"rtol": 0, "atol": 1e-3}  # how near a run in float32 must be to that in float64
+RTOL, ATOL = 1e-9, 1e-12  # how near runs must be that differ in the order of sums only
+
+
+class Path(NamedTuple):
+    """What a run went through, step by step."""
+
+    x: Any
+    weights: jax.Array
+    info: Info
+
+
+class Ran(NamedTuple):
+    """A run."""
+
+    last: State
+    path: Path
+
+
+class Runner:
+    """Runs a solver, compiled once for every shape."""
+
+    def __init__(self, solver: Solver):
+        self.solver, self.traces = solver, 0
+        # Unoptimised: these runs are short, and compiling them is what takes time.
+        self.compiled = jax.jit(self._run, compiler_options={"xla_backend_optimization_level": 0})
+
+    def __call__(self, example: Example, key: int = 1, solver: Solver | None = None) -> Ran:
+        """A run of `STEPS` steps."""
+        return self.compiled(self.solver if solver is None else solver, example, jax.random.key(key))
+
+    def _run(self, solver: Solver, example: Example, key: jax.Array) -> Ran:
+        self.traces += 1
+        problem, x, y = example
+
+        def one(state: State, k: jax.Array) -> tuple[State, Path]:
+            state, info = solver.step(problem, state, jax.random.fold_in(key, k))
+            return state, Path(state.x, state.weights, info)
+
+        first = solver.start(problem, x, y, jax.random.key(0), jnp.asarray(STEPS, jnp.int32))
+        return Ran(*jax.lax.scan(one, first, jnp.arange(STEPS)))
+
+
+def check_solver(solver: Solver) -> None:
+    """Raises an AssertionError unless a solver does what every solver must.
+
+    It runs 25 steps on small problems of the kind that it solves (`problem_type`): tasks of different sizes in two
+    groups, batches of rows, a box around x that leaves one entry no room. Give it rates with which it moves on losses
+    of size 1; rates that it leaves to be chosen are chosen.
+
+    The state keeps its structure, shapes and dtypes, says what belongs to tasks, and comes back from a file bit by bit;
+    x, y and the weights move, stay finite and in their sets; `Info` has what it says; the same key gives the same run
+    and another key another one; other numbers in the solver do not compile again; permuting tasks permutes their
+    weights (unless the solver draws more than rows); float32 stays float32, runs under `jax.vmap`, and is near to
+    float64; one task alone has the weight 1, also with the rates chosen where the solver can choose them.
+
+    >>> import bilevel as bl
+    >>> check_solver(bl.GDA(0.05, bl.weightings.SimplexAscent(0.05)))
+    """
+    require(isinstance(solver, Solver), f"{solver!r} is no Solver: it needs bl.Solver as its base.")
+    require_pytree(solver, "solver")
+    kinds = [kind for kind in KINDS if issubclass(kind, solver.problem_type)]
+    require(kinds, f"{solver}: problem_type is {solver.problem_type.__name__}, and there is no such problem to try.")
+    setting, runner = Setting(kinds[0]), Runner(solver)
+    with precision(jnp.float64):
+        example = make(setting, jnp.float64)
+        try:
+            solver.check(example.problem)
+        except (TypeError, ValueError) as error:
+            raise AssertionError(f"{solver}.check(problem) refuses it: {error}") from error
+        _check_state(solver, example)
+        ran = runner(example)
+        _check_moves(solver, example, ran)
+        _check_info(solver, example, ran.path.info)
+        _check_keys(runner, example, ran)
+        _check_file(solver, ran.last)
+        _check_order(runner, setting)
+        _check_single_precision(runner, setting, ran)
+        _check_alone(runner, setting)
+
+
+def _check_state(solver: Solver, example: Example) -> None:
+    """Steps keep the state's structure, and it says what belongs to tasks."""
+    problem, x, y = example
+    key = jax.random.key(0)
+    start = functools.partial(solver.start, problem)
+    first = jax.eval_shape(start, x, y, key, jnp.asarray(STEPS, jnp.int32))
+    require(isinstance(first, State), f"{solver}: start returned a {type(first).__name__}: it needs a bl.State.")
+    after, info = jax.eval_shape(functools.partial(solver.step, problem), first, key)
+    require_like(f"{solver}: the state after a step", after, first)
+    require_like(f"{solver}: the state's x", first.x, x)
+    require_like(f"{solver}: the state's y", first.y, y)
+    require(isinstance(info, Info), f"{solver}: step reports a {type(info).__name__}: it needs a bl.Info.")
+    sizes = {group.size for group in problem.groups} | {problem.size}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(Halves.of(first).tasks):
+        require(
+            leaf.shape and leaf.shape[0] in sizes,
+            f"{solver}: the state{jax.tree_util.keystr(path)} belongs to tasks and has the shape {leaf.shape}: it "
+            "needs one row a task.",
+        )
+
+
+def _check_moves(solver: Solver, example: Example, ran: Ran) -> None:
+    """Everything moves, and stays where it belongs."""
+    (last, path), first = ran, (example.x, example.y)
+    for (where, a), b in zip(
+        jax.tree_util.tree_leaves_with_path(first), jax.tree.leaves((last.x, last.y)), strict=True
+    ):
+        name = f"{solver}: {'xy'[where[0].idx]}{jax.tree_util.keystr(where[1:])}"
+        require(np.all(np.isfinite(b)), f"{name} is not finite after {STEPS} steps: give smaller rates.")
+        require(np.any(np.asarray(a) != np.asarray(b)), f"{name} has not moved in {STEPS} steps.")
+    require(int(last.step) == STEPS, f"{solver}: the state's step is {last.step} after {STEPS} steps.")
+    w = np.asarray(path.x["w"])
+    inside = np.all((w >= BOX[0]) & (w <= BOX[1])) and not np.any(w[:, 2])
+    require(inside, f"{solver}: x leaves its constraint: project it with problem.constraint.project(x).")
+    weights = np.asarray(path.weights)
+    on_simplex = np.all(weights >= 0) and np.allclose(weights.sum(axis=1), 1, rtol=0, atol=1e-12)
+    require(on_simplex, f"{solver}: the weights leave the simplex.")
+    require(
+        not _moves_weights(solver) or np.ptp(weights[-1]) > 0,
+        f"{solver}: the weighting moves weights, but they are all equal.",
+    )
+
+
+def _check_info(solver: Solver, example: Example, info: Info) -> None:
+    n, dtype = example.problem.size, info.losses.dtype
+    row, number = jnp.zeros((STEPS, n), dtype), jnp.zeros(STEPS, dtype)
+    require_like(f"{solver}: Info", info, Info(row, number, number, row, number))
+    require(np.all(np.isfinite(info.losses)), f"{solver}: Info.losses are not all finite.")
+    lr = getattr(solver, "upper_lr", None)
+    if not values.is_number(lr) or getattr(solver, "upper_rule", None) not in (None, optax.sgd):
+        return
+    require(
+        np.allclose(info.upper_rate, float(lr), rtol=1e-6),  # type: ignore[arg-type]
+        f"{solver}: Info.upper_rate is {info.upper_rate[0]}, but upper_lr is {lr}.",
+    )
+    # At first v may be 0, and x need not enter f.
+    require(np.all(np.asarray(info.direction_norm)[2:] > 0), f"{solver}: Info.direction_norm is not positive.")
+
+
+def _check_keys(runner: Runner, example: Example, ran: Ran) -> None:
+    """A run is a function of its key, and of numbers that are data."""
+    solver, traces = runner.solver, runner.traces
+    require(same(ran, runner(example)), f"{solver}: the same key gives another run: a step must be pure.")
+    other = runner(example, key=2).last.x
+    require(not same(ran.last.x, other), f"{solver}: another key gives the same run: draw rows with the step's key.")
+    runner.compiled.trace(other_values(solver), example, jax.random.key(1))
+    require(
+        runner.traces == traces,
+        f"{solver}: other numbers in the solver compile again: declare them as data, with bl.leaf().",
+    )
+
+
+def _check_file(solver: Solver, state: State) -> None:
+    """All of a state is arrays that a file gives back as they were."""
+    leaves = jax.tree.leaves(state)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        is_plain = isinstance(leaf, jax.Array) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        require(
+            is_plain, f"{solver}: the state{jax.tree_util.keystr(path)} is no array of numbers, and cannot be kept."
+        )
+    kept = load(save({str(i): np.array(leaf) for i, leaf in enumerate(leaves)}))
+    again = [jnp.asarray(kept[str(i)]) for i in range(len(leaves))]
+    require(same(leaves, again), f"{solver}: the state does not come back from a file as it was.")
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(state), again, strict=True):
+        require(  # another type would compile, and step, otherwise
+            (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type),
+            f"{solver}: the state{jax.tree_util.keystr(path)} is weakly typed, so that it would compile again when it "
+            "comes back from a file: make it with jnp.asarray(value, dtype).",
+        )
+
+
+def _check_order(runner: Runner, setting: Setting) -> None:
+    """Permuting tasks permutes their weights, where batches do not differ."""
+    for batch in (setting.batch, None):  # a method that remembers which rows came when needs them all at once
+        alike = setting._replace(noise=0.0, batch=batch)
+        example, permuted = (make(alike._replace(order=order), jnp.float64) for order in (setting.order, SWAPPED))
+        plain = runner(example).last
+        if np.allclose(plain.weights, runner(example, key=2).last.weights, RTOL, ATOL):
+            break
+    else:
+        return  # it draws more than rows, by a task's place
+    other = runner(permuted).last
+    name = f"{runner.solver}: tasks in another order"
+    require(np.allclose(plain.weights[np.array(SWAPPED)], other.weights, RTOL, ATOL), f"{name} have other weights.")
+    require(np.allclose(plain.x["b"], other.x["b"], RTOL, ATOL), f"{name} lead to another x.")
+
+
+def _check_single_precision(runner: Runner, setting: Setting, ran: Ran) -> None:
+    """Runs in float32, several at once, are those in float64 up to rounding."""
+    solver, example = runner.solver, make(setting, jnp.float32)
+    keys = jax.vmap(jax.random.key)(jnp.array([1, 2]))
+    many = jax.vmap(lambda key: runner.compiled(solver, example, key))(keys).last
+    types = {str(leaf.dtype) for leaf in jax.tree.leaves((many.x, many.y, many.weights))}
+    require(types == {"float32"}, f"{solver}: from float32, x, y and the weights become {' and '.join(sorted(types))}.")
+    name = f"{solver}: in float32 under vmap"
+    require(np.allclose(ran.last.weights, many.weights[0], **CLOSE), f"{name} the weights are not those in float64.")
+    for a, b in zip(jax.tree.leaves(ran.last.x), jax.tree.leaves(many.x), strict=True):
+        require(np.allclose(a, b[0], **CLOSE), f"{name} x is not that in float64.")
+    apart = float(jnp.max(jnp.abs(many.x["b"][0] - many.x["b"][1])))
+    require(apart > 1e-4, f"{name} two keys give the same run.")
+
+
+def _check_alone(runner: Runner, setting: Setting) -> None:
+    """One task has the weight 1; rates that are chosen are finite and positive."""
+    solver = runner.solver
+    if solver.chooses_rates:
+        solver = replace(solver, **_without_rates(solver))
+    last, path = runner(make(setting._replace(order=(0,)), jnp.float64), solver=solver)
+    require(np.array_equal(last.weights, [1.0]), f"{solver}: one task alone has the weight {last.weights}, not 1.")
+    require(all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((last.x, last.y))), f"{solver} diverges there.")
+    if solver.chooses_rates:
+        for name in ("upper_rate", "lower_rate", *["weights_rate"] * _moves_weights(solver)):
+            rate = np.asarray(getattr(path.info, name))
+            chosen = np.all(np.isfinite(rate) & (rate > 0))
+            require(
+                chosen, f"{solver}: Info.{name} is {rate.min()} where it is to be chosen: it needs a positive rate."
+            )
+
+
+def _moves_weights(solver: Solver) -> bool:
+    return bool(getattr(getattr(solver, "weighting", None), "moves", False))
+
+
+def _without_rates(solver: Any) -> dict[str, Any]:
+    """The options with which every rate is chosen."""
+    options = dict.fromkeys(field_names(solver) & {"upper_lr", "lower_lr"})
+    weighting = getattr(solver, "weighting", None)
+    return options | ({"weighting": replace(weighting, lr=None)} if "lr" in field_names(weighting) else {})
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two pytrees hold the same numbers, bit by bit."""
+    return all(np.array_equal(x, y, equal_nan=True) for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True))
