@@ -1,15 +1,19 @@
 """Writes docs/choosing.md and its figures from a folder that `bilevel compare` made.
 
-python docs/make_choosing.py comparison
+python docs/make_choosing.py comparison             the whole page
+python docs/make_choosing.py comparison relative    makes the runs of the section on relative rates that are missing in
+                                                    the folder, and writes this section of the page alone
 """
 
 from __future__ import annotations
 
 import csv
+import re
 import shutil
 import sys
 from pathlib import Path
 
+import bilevel as bl
 from bilevel.comparison.benchmarks import BENCHMARKS, PAPER
 
 DOCS = Path(__file__).parent
@@ -102,6 +106,39 @@ def without_rates(problems: dict[str, list[Row]]) -> str:
     return table(head, lines)
 
 
+def relative_rates(folder: Path) -> str:
+    """Other solvers with Tandem's rates, from runs that are made where they are missing."""
+    options = {"rates": bl.rates.Relative(), "weighting": bl.weightings.SimplexAscent()}
+    solvers = {kind.__name__: kind(**options) for kind in (bl.Tandem, bl.SOBA, bl.SABA, bl.MORBiT, bl.MASOBA)}
+    out = folder / "relative"
+    bl.compare("letter", solvers=solvers, grid=None, seeds=10, out=out, say=print)
+    with (out / "letter" / "comparison.csv").open(newline="") as opened:
+        rows = list(csv.DictReader(opened))
+    head = [
+        "solver with `rates=bl.rates.Relative()`",
+        "steps",
+        "worst validation",
+        "worst test",
+        "mean test",
+        "diverged",
+    ]
+    lines = [
+        [row["solver"], row["steps"]]
+        + [spread(row, name) for name in ("worst_validation", "worst_test", "mean_test")]
+        + [f"{float(row['diverged']):.0%}"]
+        for row in rows
+    ]
+    return table(head, lines)
+
+
+def write_section(mark: str, text: str) -> None:
+    """Puts a text between the two marks of a section of the page."""
+    page = DOCS / "choosing.md"
+    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
+    found = re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n\n{text}\n\n{end}", page.read_text(), flags=re.DOTALL)
+    page.write_text(found)
+
+
 def main(folder: Path) -> None:
     """Writes the page and copies the figures."""
     problems = {}
@@ -120,7 +157,11 @@ def main(folder: Path) -> None:
         picture = f"![worst loss against calls and seconds](figures/comparison-{name}.png)"
         text += f"\n### {name}: {BENCHMARKS[name].title}\n\n{budget}\n\n{results(rows)}\n\n{picture}\n"
     (DOCS / "choosing.md").write_text(text)
+    write_section("RELATIVE", relative_rates(folder))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if sys.argv[2:] == ["relative"]:
+        write_section("RELATIVE", relative_rates(Path(sys.argv[1])))
+    else:
+        main(Path(sys.argv[1]))

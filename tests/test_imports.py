@@ -114,7 +114,7 @@ def test_files_are_short(name):
 
 
 # The driver compiles; so do, because operation by operation they take seconds, the first state of a solver, the checks
-# of a start and the diagnostics. `cost` counts what a compiled step executes, which is less than what it was written as.
+# of a start and the diagnostics. `cost` counts what a compiled step executes, which is less than what was written.
 # The suites of `testing` check that what is theirs can be compiled.
 COMPILE = {"_run", "solvers", "problem", "diagnostics", "_cost", "testing"}
 
@@ -129,7 +129,7 @@ def test_only_the_driver_and_what_runs_beside_it_compile():
 
 
 def test_only_problem_vmaps_over_tasks():
-    """Elsewhere a vmap is over seeds, rows, samples, directions or keys; this list is where, and grows with a reason."""
+    """Elsewhere a vmap is over seeds, rows, samples, directions or keys: where, this list says."""
     others = {
         "_run.loop",  # seeds
         "oracles.lower",  # samples of one task's steps, and keys of its steps

@@ -102,7 +102,9 @@ def test_a_class_keeps_its_own_constructor_and_text():
     assert (made.value, repr(made)) == (6.0, "<six>")
     with pytest.raises(AttributeError):
         made.value = 1.0
-    assert jax.tree.map(lambda v: v, made) == made  # flattening does not double again
+    again = jax.tree.map(lambda v: v, made)
+    assert (again.value, again.label) == (6.0, "six")  # flattening does not double again
+    assert again != made  # such a class compares by identity
     assert paths(made) == [".value"]
 
 

@@ -188,10 +188,10 @@ def test_a_refusal_says_the_range(options, needs):
         lambda n: bl.rules.Plateau(patience=n, every=n),
         lambda n: bl.weightings.Watched(n).check(4),
         lambda n: bl.problem.minmax.Adapted(0.1, n).check(),
-        lambda n: bl.diagnostics.points.check_seed("certify", n),
+        lambda n: bl.problems.random_quadratics(n, tasks=n),
         lambda n: bl.theory.rademacher_complexity([[0.5]], samples=n, seed=n),
     ],
-    ids=["Neumann", "Tracked", "MORBiT", "Plateau", "Watched", "Adapted", "seed", "theory"],
+    ids=["Neumann", "Tracked", "MORBiT", "Plateau", "Watched", "Adapted", "quadratics", "theory"],
 )
 def test_integers_of_every_kind_are_integers_everywhere(check, make):
     check(make(2))

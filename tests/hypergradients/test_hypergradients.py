@@ -20,12 +20,16 @@ from bilevel.hypergradients import (
     Unrolled,
 )
 from bilevel.hypergradients.neumann import Series, sum_series
-from bilevel.oracles.upper import Upper, Walk
+from bilevel.oracles.lower import LowerSteps, Replay
+from bilevel.oracles.upper import Point, Upper
 from bilevel.problem.group import UpperSample
+from bilevel.problem.per_task import PerTask
 from ulp import assert_ulp
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0)
 KEY = jax.random.key(0)
+# Unoptimised: each program runs once, and compiling it is what takes time.
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 # ---------------------------------------------------------------- a problem that is quadratic in nothing
@@ -53,8 +57,9 @@ def rows(seed, count):
 
 CURVED = bl.Problem(upper, lower, [bl.Task(rows(i, 8), rows(2 + i, 6)) for i in range(2)], lower_batch=3, upper_batch=3)
 X = {"shape": jnp.array([0.3, -0.5]), "scale": jnp.array(0.8)}
-YS = ({"slope": jnp.array([[0.2, -1.0], [0.5, 0.1]]), "offset": jnp.array([0.4, -0.3])},)
+YS = PerTask(({"slope": jnp.array([[0.2, -1.0], [0.5, 0.1]]), "offset": jnp.array([0.4, -0.3])},))
 WEIGHTS = jnp.array([0.3, 0.7])
+NOTHING = PerTask(((),))  # carried by an estimator that has not started
 
 
 def dense(task, x, y, sample):
@@ -75,18 +80,19 @@ ESTIMATORS = [Exact(), ConjugateGradient(2), Neumann(3), RandomNeumann(3), Track
 
 @pytest.mark.parametrize("hypergradient", ESTIMATORS, ids=repr)
 def test_a_surrogate_has_the_value_of_the_loss_and_the_gradient_that_was_estimated(hypergradient):
-    problem, level, samples = CURVED, Upper(hypergradient), CURVED.draw_upper(KEY)
+    problem, level = CURVED, Upper(CURVED, hypergradient)
 
-    @jax.jit
+    @jit
     def evaluate():
-        group, state = problem.groups[0], level.init(problem, X, YS, samples)
-        seen = level.directions(problem, X, YS, state, samples, WEIGHTS.dtype)
-        joint = level.direction(problem, X, YS, WEIGHTS, state, samples)
-        losses = group.each(lambda task, y, s: task.upper(X, y, s.upper), YS[0], samples[0])
-        return seen, joint, losses, group.each(lambda task, y, s: dense(task, X, y, s), YS[0], samples[0])
+        samples = problem.draw_upper(KEY)
+        point = Point(X, YS, WEIGHTS, NOTHING)
+        point = point._replace(v=level.init(point, samples))
+        losses = problem.each(lambda task, y, s: task.upper(X, y, s.upper), YS, samples)
+        matrices = problem.each(lambda task, y, s: dense(task, X, y, s), YS, samples)
+        return level.directions(point, samples), level.direction(point, samples), *map(problem.join, (losses, matrices))
 
     seen, joint, losses, (f_x, f_y, J, A) = evaluate()
-    v = jnp.zeros_like(f_y) if hypergradient == Direct() else flat(seen.state[0].v)
+    v = jnp.zeros_like(f_y) if hypergradient == Direct() else flat(seen.v.groups[0].v)
     assert_ulp(seen.losses, losses)
     estimate = f_x - np.einsum("nij,nj->ni", J, v)
     assert_close(flat(seen.direction), estimate, atol=1e-13)
@@ -105,13 +111,13 @@ def test_at_the_lower_solution_estimates_are_the_gradient(padded_ball, hypergrad
     group, samples = problem.groups[0], problem.draw_upper(KEY)
     solved = group.train.data["B"][:, 0] @ x
     # Unrolled replays 80 steps that started elsewhere.
-    away = Walk(solved + 1, jax.vmap(optax.sgd(0.4).init)(solved), jnp.full(4, 0.4), None)
-    level = Upper(hypergradient, walks=(away,), lower_steps=80)
+    away = LowerSteps(solved + 1, jax.vmap(optax.sgd(0.4).init)(solved), jnp.full(4, 0.4), None)
+    level = Upper(problem, hypergradient, Replay(PerTask((away,)), optax.sgd, 80))
 
-    @jax.jit
+    @jit
     def evaluate():
-        state = level.init(problem, x, (solved,), samples)
-        return level.directions(problem, x, (solved,), state, samples, x.dtype)
+        point = Point(x, PerTask((solved,)), jnp.full(4, 1 / 4), NOTHING)
+        return level.directions(point._replace(v=level.init(point, samples)), samples)
 
     seen, p = evaluate(), group.validation.data["p"][:, 0]
     assert_close(seen.direction, x[None] - p, atol=1e-8)
@@ -131,13 +137,13 @@ def test_unrolled_is_the_slope_of_the_loss_after_the_lower_steps(rule):
     solver.check(problem)
     flat_x, x_tree = ravel_pytree(X)
 
-    @jax.jit
+    @jit
     def step(flat_x):
         state = solver.start(problem, x_tree(flat_x), YS, KEY, 10)
         lowered, samples = solver.descend(problem, state, KEY, 3), problem.draw_upper(KEY)
-        level = Upper(Unrolled(), walks=lowered.walks, rule=rule, lower_steps=3)
-        seen = level.direction(problem, state.x, lowered.y, state.weights, state.hypergradient, samples)
-        losses = problem.groups[0].each(lambda task, y, s: task.upper(state.x, y, s.upper), lowered.y[0], samples[0])
+        level = Upper(problem, Unrolled(), lowered.replay)
+        seen = level.direction(solver.point(state, lowered.y), samples)
+        losses = problem.join(problem.each(lambda task, y, s: task.upper(state.x, y, s.upper), lowered.y, samples))
         return ravel_pytree(seen.direction)[0], seen.losses, losses
 
     direction, value, losses = step(flat_x)
@@ -194,7 +200,7 @@ def test_the_series_and_what_is_left_of_it_add_up_whatever_its_scale(curvature):
         last = sum_series(task, x, Y, known, NO_BATCH, terms + 1, None, one)
         return summed.v, last.curvature * last.v  # the last term is r / L
 
-    v, r = jax.jit(lambda: GROWING.each(both))()
+    v, r = jit(lambda: GROWING.each(both))()
     A = np.array([1, np.e / 2, np.e])
     assert np.abs(r).max() > 1e-6
     assert_close(A * v[0] + r[0], Y - 1, atol=1e-13)
@@ -212,7 +218,7 @@ def test_the_series_survives_a_curvature_that_grows_ten_thousandfold(estimator, 
 
         return jax.lax.scan(step, first, jnp.linspace(0, np.log(1e4), steps))
 
-    end, v = jax.tree.map(lambda a: a[0], jax.jit(lambda: GROWING.each(along))())
+    end, v = jax.tree.map(lambda a: a[0], jit(lambda: GROWING.each(along))())
     assert np.all(np.isfinite(v))
     assert np.abs(v).max() <= 10 * np.abs(Y - 1).max()
     assert 0.5e4 < end.curvature <= 1.001e4  # above half the true one, where the series contracts
@@ -225,7 +231,7 @@ def test_where_the_upper_loss_is_flat_nothing_is_to_be_solved(hypergradient):
         state = hypergradient.init(task, jnp.array(1.0), y, NO_BATCH)
         return hypergradient.prepare(task, jnp.array(1.0), y, state, NO_BATCH)
 
-    state = jax.jit(lambda: GROWING.each(at_its_minimum))()
+    state = jit(lambda: GROWING.each(at_its_minimum))()
     np.testing.assert_array_equal(state.v, np.zeros((1, 3)))
     if isinstance(state, Series):
         assert 0.98 * np.e <= state.curvature[0] <= 1.01 * np.e

@@ -10,6 +10,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.problem.initial_point import lower_points
+from bilevel.problem.per_task import PerTask
 
 
 def upper(x, y, batch):
@@ -60,7 +61,7 @@ def test_whole_data_losses_of_ragged_tasks_are_those_of_a_loop_over_tasks():
     np.testing.assert_allclose(validation, [upper(X, Y, task.validation) for task in RAGGED], rtol=1e-14)
     np.testing.assert_allclose(test, [upper(X, Y, task.test) for task in RAGGED], rtol=1e-14)
     (group,) = problem.groups
-    whole = jax.jit(lambda y: group.each(lambda task, y: task.lower(X, y, None), y))(y[0])
+    whole = jax.jit(lambda y: group.each(lambda task, y: task.lower(X, y, None), y))(y.groups[0])
     np.testing.assert_allclose(whole, [lower(X, Y, task.train) for task in RAGGED], rtol=1e-14)
 
 
@@ -321,7 +322,7 @@ def test_names_do_not_matter_to_what_is_compiled():
 def test_an_unknown_name_is_answered_with_the_names():
     problem = bl.Problem(upper, lower, STACK)
     with pytest.raises(KeyError, match=r"no task is named 'z'.*'a', 'b'"):
-        problem.by_name((jnp.zeros((4, 2)),))["z"]
+        problem.by_name(PerTask((jnp.zeros((4, 2)),)))["z"]
 
 
 # ------------------------------------------------------------------ where y starts
@@ -344,22 +345,22 @@ def test_all_ways_to_give_y_start_at_the_same_place():
         lower_points(bl.Problem(upper, lower, carried), None, KEY),
         lower_points(bl.Problem(upper, lower, stacked), None, KEY),
     ]
-    assert all(equal(start, (jnp.stack(list(ys.values())),)) for start in starts)
+    assert all(equal(start, PerTask((jnp.stack(list(ys.values())),))) for start in starts)
 
 
 def test_one_pytree_is_for_all_tasks():
-    assert equal(lower_points(bl.Problem(upper, lower, SINGLE), Y, KEY), (jnp.stack([Y] * 4),))
+    assert equal(lower_points(bl.Problem(upper, lower, SINGLE), Y, KEY), PerTask((jnp.stack([Y] * 4),)))
 
 
 def test_a_dict_whose_keys_name_no_task_is_one_pytree():
     problem = bl.Problem(upper, lower, SINGLE)
     y = {"slope": jnp.ones(2), "offset": jnp.array(0.5)}
-    assert equal(lower_points(problem, y, KEY), ({"slope": jnp.ones((4, 2)), "offset": jnp.full(4, 0.5)},))
+    assert equal(lower_points(problem, y, KEY), PerTask(({"slope": jnp.ones((4, 2)), "offset": jnp.full(4, 0.5)},)))
 
 
 def test_what_is_given_to_solve_goes_before_what_the_tasks_brought():
     carried = [bl.Task(rows(0, 4), rows(0, 3), y=jnp.zeros(2))]
-    assert equal(lower_points(bl.Problem(upper, lower, carried), Y, KEY), (Y[None],))
+    assert equal(lower_points(bl.Problem(upper, lower, carried), Y, KEY), PerTask((Y[None],)))
 
 
 def test_a_function_sees_each_task_as_it_was_written_and_a_key_of_its_own():
@@ -444,7 +445,7 @@ def test_tasks_without_data(nothing):
     np.testing.assert_allclose(losses(problem, jnp.array(0.0), ys)[0], [0.5, 2.0])
     state = SOLVER.init(problem, jnp.array(0.0), jnp.array(2.0), key=KEY, steps=1)
     after, _ = jax.jit(SOLVER.step)(problem, state, KEY)
-    np.testing.assert_allclose(after.y[0], [1.8, 1.8])
+    np.testing.assert_allclose(after.y.groups[0], [1.8, 1.8])
 
 
 def test_a_task_without_data_beside_others_with_batches():

@@ -8,6 +8,7 @@ import optax
 import pytest
 
 import bilevel as bl
+from bilevel.problem.initial_point import lower_points
 from bilevel.problems import area_under_curve, auc, hyperparameters, multitask, random_quadratics, representation
 
 SIGNS = np.array([1.0, -1.0, 1.0, -1.0])
@@ -117,5 +118,5 @@ def test_ready_problems_are_a_problem_and_a_start(make):
     ready = make()
     assert isinstance(ready, bl.problems.Ready)
     problem, x = ready
-    losses = problem.validation_losses(x, tuple(group.y for group in problem.groups))
+    losses = problem.validation_losses(x, lower_points(problem, None, None))
     assert losses.shape == (problem.size,)

@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 import bilevel as bl
 from bilevel.diagnostics.newton import solve_lower
 from bilevel.problem.initial_point import lower_points
+from bilevel.problem.per_task import PerTask
 from bilevel.rates import curvature
 
 CONDITIONS = list(itertools.product((1.0, 10.0, 100.0), repeat=2))
@@ -72,8 +73,8 @@ def test_far_starts_where_curvature_changes(x):
     assert solve(known, known.x).worst <= 1.01 * known.value
 
 
-def test_enclosing_ball():
-    known = bl.problems.enclosing_ball()
+def test_enclosing_ball(padded_ball):
+    known = padded_ball()
     result = solve(known, known.x)
     np.testing.assert_allclose(result.x, known.solution, rtol=0, atol=1e-3)
     np.testing.assert_allclose(result.weights, known.weights, rtol=0, atol=1e-3)
@@ -85,24 +86,26 @@ def test_average_under_noisy_batches(padded_ball, seed):
     assert solve(known, known.x, seed).average.worst <= 1.05 * known.value
 
 
+def fitted(x, y, batch):
+    """x scales the features, unless it is the penalty: whether it is, a row says, so that both compile once."""
+    features, target, ridge = batch
+    scale = jnp.where(ridge[0], 1.0, x)
+    return jnp.mean((features @ (scale * y["w"]) + y["c"] - target) ** 2)
+
+
+def penalised(x, y, batch):
+    penalty = jnp.where(batch[2][0], jnp.exp(x), 0.1)
+    return fitted(x, y, batch) + jnp.sum(penalty * y["w"] ** 2) + 0.01 * y["c"] ** 2
+
+
 @pytest.mark.parametrize("ridge", [True, False])
 @pytest.mark.parametrize("name", ["MORBiT", "MRBO"])  # what measures is the same for all
 def test_y_of_several_leaves(name, ridge):
     """x in the features or in the penalty, y a dict of a vector and a number."""
-
-    def upper(x, y, batch):
-        features, target = batch
-        scale = 1.0 if ridge else x
-        return jnp.mean((features @ (scale * y["w"]) + y["c"] - target) ** 2)
-
-    def lower(x, y, batch):
-        penalty = jnp.exp(x) if ridge else 0.1
-        return upper(x, y, batch) + jnp.sum(penalty * y["w"] ** 2) + 0.01 * y["c"] ** 2
-
     generator = np.random.default_rng(0)
-    rows = [(generator.normal(size=(m, 3)), generator.normal(size=m)) for m in (20, 30, 15, 15)]
+    rows = [(generator.normal(size=(m, 3)), generator.normal(size=m), np.full(m, ridge)) for m in (20, 30, 15, 15)]
     tasks = [bl.Task(train, validation) for train, validation in zip(rows[:2], rows[2:], strict=True)]
-    problem = bl.Problem(upper, lower, tasks)
+    problem = bl.Problem(fitted, penalised, tasks)
     start = {"w": jnp.zeros(3), "c": jnp.zeros(())}
     result = bl.solve(problem, getattr(bl, name)(), jnp.ones(3), start, steps=50, progress=False)
     assert result.status == "finished"
@@ -110,35 +113,48 @@ def test_y_of_several_leaves(name, ridge):
     assert np.all(np.asarray(result.x) != 1)
 
 
-@pytest.mark.parametrize("name", ["MORBiT", "MORMASOBA"])
-@pytest.mark.parametrize("x", [0.0, 2.0])
-def test_a_first_step_does_not_trust_curvatures_that_cancel(name, x):
-    """At x = 0 the tasks' curvatures nearly cancel; a step of one over their sum would end on a plateau far away."""
+def squares(x, y, batch):
+    return jnp.mean((batch[0] @ y - batch[1]) ** 2)
+
+
+def huber(x, y, batch):
+    gap = batch[0] @ y - batch[1]
+    return jnp.mean(jnp.where(jnp.abs(gap) < 1, gap**2 / 2, jnp.abs(gap) - 0.5))
+
+
+def ridge_squares(x, y, batch):
+    return squares(x, y, batch) + jnp.exp(x) * jnp.sum(y**2)
+
+
+def ridge_huber(x, y, batch):
+    return huber(x, y, batch) + jnp.exp(x) * jnp.sum(y**2)
+
+
+@pytest.fixture(scope="module")
+def cancelling():
+    """Tasks whose curvatures nearly cancel at x = 0, and the worst loss at the best x of a grid."""
     generator = np.random.default_rng(0)
-
-    def squares(x, y, batch):
-        return jnp.mean((batch[0] @ y - batch[1]) ** 2)
-
-    def huber(x, y, batch):
-        gap = batch[0] @ y - batch[1]
-        return jnp.mean(jnp.where(jnp.abs(gap) < 1, gap**2 / 2, jnp.abs(gap) - 0.5))
-
-    def ridge(loss):
-        return lambda x, y, batch: loss(x, y, batch) + jnp.exp(x) * jnp.sum(y**2)
 
     def rows(count, slope):
         features = generator.normal(size=(count, 6))
         return features, features @ slope + 2 * generator.normal(size=count)
 
-    own = {4: {"upper": huber, "lower": ridge(huber)}}
+    own = {4: {"upper": huber, "lower": ridge_huber}}
     slopes = generator.normal(size=(5, 6))
     sizes = (10, 20, 30, 45, 60)
     tasks = [bl.Task(rows(n, slopes[i]), rows(30, slopes[i]), **own.get(i, {})) for i, n in enumerate(sizes)]
-    problem = bl.Problem(squares, ridge(squares), tasks)
-    result = bl.solve(problem, getattr(bl, name)(), jnp.array(x), jnp.zeros(6), steps=2000, progress=False)
-    grid = np.linspace(-2, 2, 81)
+    problem = bl.Problem(squares, ridge_squares, tasks)
     y = lower_points(problem, jnp.zeros(6), None)
-    optimum = min(float(jnp.max(solve_lower(problem, jnp.array(at), y).losses)) for at in grid)
+    worst = [float(jnp.max(solve_lower(problem, jnp.array(x), y).losses)) for x in np.linspace(-2, 2, 81)]
+    return problem, min(worst)
+
+
+@pytest.mark.parametrize("name", ["MORBiT", "MORMASOBA"])
+@pytest.mark.parametrize("x", [0.0, 2.0])
+def test_a_first_step_does_not_trust_curvatures_that_cancel(cancelling, name, x):
+    """A step of one over the sum of curvatures that cancel would end on a plateau far away."""
+    problem, optimum = cancelling
+    result = bl.solve(problem, getattr(bl, name)(), jnp.array(x), jnp.zeros(6), steps=2000, progress=False)
     assert result.worst <= 1.02 * optimum
 
 
@@ -150,9 +166,10 @@ def test_curvature_between_rows_that_bend_is_remembered_where_batches_are_drawn(
 
     rows = jnp.zeros(64).at[0].set(64.0)
     problem = bl.Problem(lower, lower, [bl.Task(rows, rows, y=jnp.zeros(()))], lower_batch=8, upper_batch=8)
-    known = (curvature.Lower(jnp.array([8.0]), jnp.ones(1), jnp.array([8.0])),)
-    flat = (jnp.arange(1, 9)[None],)  # a batch without the row that bends
-    follow = jax.jit(lambda known: curvature.follow_lower(problem, jnp.zeros(()), (jnp.zeros(1),), flat, known))
+    known = PerTask((curvature.LowerCurvature(jnp.array([8.0]), jnp.ones(1), jnp.array([8.0])),))
+    flat = PerTask((jnp.arange(1, 9)[None],))  # a batch without the row that bends
+    y = PerTask((jnp.zeros(1),))
+    follow = jax.jit(lambda known: curvature.follow_lower(problem, jnp.zeros(()), y, flat, known))
     for _ in range(300):
         known = follow(known)
-    assert 8 / 4 * 0.9 < known[0].value[0] < 8 / 4
+    assert 8 / 4 * 0.9 < known.groups[0].value[0] < 8 / 4

@@ -253,7 +253,7 @@ def test_noise_is_that_of_the_batches():
         ({"samples": 0}, ValueError, "estimate_constants(samples)=0: it needs a whole number, 1 or more."),
         ({"radius": 0}, ValueError, "estimate_constants(radius=0): it needs a positive number."),
         ({"hypergradient": 3}, TypeError, "estimate_constants(hypergradient=...) got 3: it needs an estimator object"),
-        ({"hypergradient": bl.hypergradients.RandomNeumann(0)}, ValueError, "RandomNeumann(terms)=0: it needs"),
+        ({"hypergradient": bl.hypergradients.RandomNeumann(0)}, ValueError, "RandomNeumann(terms=0): it needs"),
     ],
 )
 def test_measurements_that_make_no_sense(change, kind, said):

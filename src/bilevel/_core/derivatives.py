@@ -15,16 +15,15 @@ from bilevel._core import linear, pytrees
 
 X = TypeVar("X")
 Y = TypeVar("Y")
-Sample = TypeVar("Sample")
-Lower = Callable[[X, Y, Sample], jax.Array]
+Lower = Callable[[Any, Y, Any], jax.Array]  # of (x, y, sample)
 
 
-def hessian_product(lower: Lower, x: X, y: Y, v: Y, sample: Sample) -> Y:
+def hessian_product(lower: Lower[Y], x: object, y: Y, v: Y, sample: object) -> Y:
     """A v, forward over reverse: about the cost of two gradients, and no matrix."""
     return jax.jvp(lambda y: jax.grad(lower, argnums=1)(x, y, sample), (y,), (v,))[1]
 
 
-def response(lower: Lower, x: X, y: Y, move: X, sample: Sample) -> Y:
+def response(lower: Lower[Y], x: X, y: Y, move: X, sample: object) -> Y:
     """J' u: how the lower gradient answers to a move u of x."""
     return jax.jvp(lambda x: jax.grad(lower, argnums=1)(x, y, sample), (x,), (move,))[1]
 
@@ -36,13 +35,13 @@ class Second(NamedTuple):
     J: Any  # x with a leading axis d_y
 
 
-def second(lower: Lower, x: X, y: Y, sample: Sample) -> Second:
+def second(lower: Lower[Y], x: object, y: Y, sample: object) -> Second:
     """A and J, whole: d_y^2 and d_x d_y numbers."""
     flat, unravel = ravel_pytree(y)
     slope = lambda x, flat: jax.grad(lambda f: lower(x, unravel(f), sample))(flat)  # noqa: E731
     return Second(jax.jacfwd(slope, argnums=1)(x, flat), jax.jacrev(slope)(x, flat))
 
 
-def largest_curvature(lower: Lower, x: X, y: Y, sample: Sample, iterations: int = 20) -> linear.Stretch:
+def largest_curvature(lower: Lower[Y], x: object, y: Y, sample: object, iterations: int = 20) -> linear.Stretch[Y]:
     """The largest curvature of g in y by power iteration, and the direction it lies in."""
     return linear.power_iteration(lambda v: hessian_product(lower, x, y, v, sample), pytrees.generic(y), iterations)

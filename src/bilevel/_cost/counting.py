@@ -50,7 +50,7 @@ class Tally:
         self._gradients: set[tuple[str, bytes]] = set()
 
     def next_step(self) -> None:
-        """What was asked before is asked anew, also where a run stands still."""
+        """Forgets the gradients of the last step, so that a run that does not move counts them again."""
         self._gradients.clear()
 
     def count(self, kind: str, calls: np.ndarray) -> None:

@@ -29,7 +29,7 @@ def rates_of(solver: object) -> GivenRates:
     own = [getattr(solver, name, None) for name in ("upper_lr", "lower_lr")]
     parts = [getattr(getattr(solver, name, None), "lr", None) for name in ("weighting", "hypergradient")]
     of_v = next((getattr(solver, name) for name in OF_V if hasattr(solver, name)), None)
-    return GivenRates(*own, parts[0], parts[1] if of_v is None else of_v)
+    return GivenRates(own[0], own[1], parts[0], parts[1] if of_v is None else of_v)
 
 
 def with_rates(solver: S, rates: GivenRates) -> S:

@@ -38,7 +38,7 @@ def run_one(run: Run, bar: Bar, halt: threading.Event | None = None) -> Result:
         halt: set by another thread, it ends the run as Ctrl-C does.
 
     Returns:
-        The result; a run that diverges is told of by its status and message, not by a warning.
+        The result; a run that diverges says so in its status and message, not by a warning.
     """
     return run_lanes([run], [bar], halt)[0]
 

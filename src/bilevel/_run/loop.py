@@ -82,7 +82,7 @@ def first(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) ->
     point = Point.of(state)
     _, info = jax.eval_shape(_step, solver, problem, state, key)
     nothing = jax.tree.map(lambda a: np.full(a.shape, np.nan, a.dtype), info)
-    return Carry(state, point, point, nothing, Watch.start(state.weights), np.array(True))
+    return Carry(state, point, point, nothing, Watch.start(state.weights), jnp.array(True))
 
 
 @jax.jit

@@ -45,6 +45,7 @@ def draw(title: str, candidates: Sequence[Candidate], target: float, path: str |
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(5.25 * len(units), 4.4), dpi=DPI, layout="constrained")
         FigureCanvasAgg(figure)
+        handles = []
         for number, (label, unit) in enumerate(units.items()):
             axes = figure.add_subplot(1, len(units), number + 1)
             lines = [_line(c, unit, rank) for rank, c in enumerate(others)][::-1]  # the best above the others

@@ -27,7 +27,6 @@ TUNING_SEED = 10_000  # draws from here on, which no reported run has
 TUNING_SHARE = 4  # all rates have a quarter of the budget on one draw, then
 FINALISTS, DRAWS = 3, 3  # the best of them have all of it on several
 SLOWEST = 120.0  # seconds of a run beyond which a solver is left out
-SLOW_STEP = 0.1  # seconds of a step, likewise: batched factorisations so large can stand still in two runs at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Runner:
         """Why a solver is left out that could run, in a sentence; None where it need not be."""
         own = self.profile(name, with_rates(solver, GivenRates(1.0, 1.0, 1.0, 1.0)))
         needed = self.steps(own) * own.seconds
-        if needed < SLOWEST and own.seconds < SLOW_STEP:
+        if needed < SLOWEST:
             return None
         return f"a step takes {own.seconds:.2g} s, so that one run with this budget would take {needed:.0f} s."
 

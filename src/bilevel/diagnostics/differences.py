@@ -13,7 +13,7 @@ from bilevel.diagnostics.newton import solve_lower
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 
-COORDINATES = 20  # up to so many numbers in x, along each of them; beyond, along so many random directions
+COORDINATES = 20  # directions: each coordinate of x up to this many numbers, random ones beyond
 
 
 class Differences(NamedTuple):

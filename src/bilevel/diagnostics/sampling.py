@@ -38,7 +38,7 @@ class Estimate:
 class Moments(NamedTuple):
     """Of the estimates, one row for each task and a last one for their average."""
 
-    count: jax.Array
+    number: jax.Array
     mean: jax.Array  # (tasks + 1, numbers in x)
     spread: jax.Array  # sum of |estimate - mean|^2
     lagged: jax.Array  # sum of <estimate - mean, last estimate - mean>
@@ -47,12 +47,12 @@ class Moments(NamedTuple):
     @property
     def variance(self) -> jax.Array:
         """E |estimate - mean|^2."""
-        return jnp.maximum(self.spread, 0) / jnp.maximum(self.count - 1, 1)
+        return jnp.maximum(self.spread, 0) / jnp.maximum(self.number - 1, 1)
 
     @property
     def error(self) -> jax.Array:
         """The standard error of the mean."""
-        return jnp.sqrt(self.variance / self.count * self.memory)
+        return jnp.sqrt(self.variance / self.number * self.memory)
 
     @property
     def memory(self) -> jax.Array:
@@ -151,9 +151,9 @@ def _upper(
 
 def _add(known: Moments, rows: jax.Array) -> Moments:
     """Welford's update, which gives exactly zero for estimates that do not vary."""
-    count = known.count + 1
-    before = jnp.where(known.count > 0, rows - known.mean, 0)
-    mean = jnp.where(known.count > 0, known.mean + before / count, rows)
+    count = known.number + 1
+    before = jnp.where(known.number > 0, rows - known.mean, 0)
+    mean = jnp.where(known.number > 0, known.mean + before / count, rows)
     after = rows - mean
     dot = lambda a, b: jnp.sum(a * b, axis=1)  # noqa: E731
     return Moments(count, mean, known.spread + dot(before, after), known.lagged + dot(after, known.last), after)
@@ -166,5 +166,5 @@ def _alike(one: Moments, other: Moments) -> jax.Array:
     apart = jnp.linalg.norm(one.mean - other.mean, axis=1)
     size = jnp.linalg.norm(other.mean, axis=1)
     # A slow drift looks like noise with a long memory: only a stretch much longer than it tells them apart.
-    noise = jnp.where(10 * other.memory <= other.count, 2 * jnp.hypot(one.error, other.error), 0)
+    noise = jnp.where(10 * other.memory <= other.number, 2 * jnp.hypot(one.error, other.error), 0)
     return jnp.all(apart <= jnp.maximum(1e-9, 100 * eps) * size + noise)

@@ -51,7 +51,7 @@ class Penalty(Hypergradient):
     @property
     def gradient_error(self) -> float:  # type: ignore[override]
         """f_yy / (mu strength); of a strength that changes it is not known."""
-        return math.inf if callable(self.strength) or self.strength is None else 1 / self.strength
+        return math.inf if callable(self.strength) or self.strength is None else float(1 / self.strength)
 
     @property
     def value_error(self) -> float:  # type: ignore[override]

@@ -57,7 +57,10 @@ class Tracked(Implicit):
     def prepare(self, task: TaskView, x: Any, y: Any, state: LinearSolution, sample: UpperSample) -> LinearSolution:
         """Steps on the quadratic 1/2 v'Av - f_y'v."""
         right = upper_gradient(task, x, y, sample)
-        lr = rate_from(task.curvature) if self.lr is None else self.lr
+        lr = self.lr
+        if lr is None:
+            assert task.curvature is not None
+            lr = rate_from(task.curvature)
 
         def move(v: Any, rows: Sample) -> Any:
             residual = optax.tree.sub(right, hessian_product(task.lower, x, y, v, rows))

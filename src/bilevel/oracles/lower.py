@@ -46,7 +46,7 @@ class Replay(NamedTuple):
 
     steps: PerTask[LowerSteps]
     rule: Rule
-    count: int
+    length: int  # steps of each task
 
 
 class LowerResult(NamedTuple):
@@ -70,7 +70,7 @@ def first_of(samples: PerTask[Sample]) -> PerTask[Sample]:
 
 def descend(problem: Problem, x: Any, replay: Replay) -> LowerResult:
     """The lower steps of all tasks."""
-    after = problem.each(lambda task, steps: steps.take(task, replay.rule, replay.count, x), replay.steps)
+    after = problem.each(lambda task, steps: steps.take(task, replay.rule, replay.length, x), replay.steps)
     return LowerResult(*fields_of(after))
 
 

@@ -7,6 +7,7 @@ with_residuals            the shared one, and what the linear systems A v_i = f_
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -60,9 +61,7 @@ class Upper(NamedTuple):
         replay = self.replay
 
         def lent(task: TaskView, curvature: jax.Array | None, steps: LowerSteps | None, *arguments: Any) -> Any:
-            again = None
-            if replay is not None and steps is not None:
-                again = lambda x: steps.take(task, replay.rule, replay.count, x)[0]  # noqa: E731
+            again = None if replay is None or steps is None else functools.partial(_retaken, task, replay, steps)
             return function(task._replace(curvature=curvature, replay=again), *arguments)
 
         return self.problem.each(lent, curvature, None if replay is None else replay.steps, *arguments)
@@ -116,3 +115,8 @@ class Upper(NamedTuple):
         value = lambda task, y, v, s: self.hypergradient.surrogate(task, point.x, y, v, s)  # noqa: E731
         losses = self.problem.join(self._each(value, point.curvature, point.y, point.v, samples))
         return jnp.vdot(weights.astype(losses.dtype), losses), losses
+
+
+def _retaken(task: TaskView, replay: Replay, steps: LowerSteps, x: Any) -> Any:
+    """y after the lower steps just taken, as a function of x."""
+    return steps.take(task, replay.rule, replay.length, x)[0]

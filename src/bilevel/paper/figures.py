@@ -181,7 +181,7 @@ def _save(figure: Figure, panels: Mapping[str, Mapping], folder: Path) -> list[P
     with matplotlib.rc_context(STYLE):
         drawing = Drawing(figsize=(max(6.6, 3.6 * len(panels) + 0.6), 3.6), dpi=DPI, layout="constrained")
         FigureCanvasAgg(drawing)
-        trials = 0
+        trials, handles = 0, []
         for number, (variant, runs) in enumerate(panels.items()):
             axes = drawing.add_subplot(1, len(panels), number + 1)
             handles = figure.draw(axes, {key: list(own.values()) for key, own in runs.items()})

@@ -18,7 +18,7 @@ from bilevel._core import values
 from bilevel._core.module import assign, leaf, part, static
 from bilevel.constraints.base import Constraint
 from bilevel.problem.base import BaseProblem, common_fields
-from bilevel.problem.group import Group, TaskView
+from bilevel.problem.group import Group, TaskView, UpperSample
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.sources import Sample
 from bilevel.problem.stacking import Batches, stack_tasks
@@ -40,11 +40,11 @@ class MinMaxObjective(Protocol):
         """Raises where an argument makes no sense."""
         ...
 
-    def draw(self, group: Group, key: jax.Array) -> Sample:
+    def draw(self, group: Group, key: jax.Array) -> Any:
         """What one evaluation of F_i draws, for every task of a group."""
         ...
 
-    def value(self, task: TaskView, x: Any, sample: Sample) -> jax.Array:
+    def value(self, task: TaskView, x: Any, sample: Any) -> jax.Array:
         """F_i(x) on a sample."""
         ...
 
@@ -100,11 +100,11 @@ class Adapted:
         values.positive("lr", self.lr, of="Adapted")
         values.whole("steps", self.steps, of="Adapted")
 
-    def draw(self, group: Group, key: jax.Array) -> Sample:
+    def draw(self, group: Group, key: jax.Array) -> UpperSample:
         """Training rows to adapt on and validation rows to look at."""
         return group.draw_upper(key)
 
-    def value(self, task: TaskView, x: Any, sample: Sample) -> jax.Array:
+    def value(self, task: TaskView, x: Any, sample: UpperSample) -> jax.Array:
         """The loss on validation rows at the adapted point."""
         return task.upper(self.adapt(task, x, sample.lower), (), sample.upper)
 

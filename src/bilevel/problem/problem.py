@@ -84,11 +84,11 @@ class Problem(BaseProblem):
             )
         )
 
-    def validation_losses(self, x: X, y: PerTask[Y]) -> jax.Array:
+    def validation_losses(self, x: Any, y: PerTask[Any]) -> jax.Array:
         """f_i(x, y_i) on all validation data, in the order of the tasks."""
         return self.losses(x, y, "validation")
 
-    def test_losses(self, x: X, y: PerTask[Y]) -> jax.Array | None:
+    def test_losses(self, x: Any, y: PerTask[Any]) -> jax.Array | None:
         """f_i(x, y_i) on all test data; None where a task has none."""
         return self.losses(x, y, "test") if self.has_test else None
 

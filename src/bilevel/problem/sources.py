@@ -25,10 +25,10 @@ Loss = Callable[[Batch], jax.Array]
 
 
 class Block(NamedTuple):
-    """A sample of consecutive rows, of which only the first `count` exist: the last block of a partition."""
+    """A sample of consecutive rows, of which only the first `valid` exist: the last block of a partition."""
 
     rows: jax.Array
-    count: jax.Array
+    valid: jax.Array
 
 
 @part
@@ -94,14 +94,14 @@ class Source(abc.ABC):
         if sample is None:
             return self.average(loss)
         if isinstance(sample, Block):
-            return _row_mean(self.take(sample.rows), sample.count, loss)
+            return _row_mean(self.take(sample.rows), sample.valid, loss)
         return loss(self.take(sample))
 
     def rows_in(self, sample: Sample) -> int | jax.Array:
         """How many rows a sample has."""
         if sample is None:
             return self.rows
-        return sample.count if isinstance(sample, Block) else jax.tree.leaves(sample)[0].shape[0]
+        return sample.valid if isinstance(sample, Block) else jax.tree.leaves(sample)[0].shape[0]
 
     def sizes(self) -> np.ndarray:
         """The different numbers of rows that tasks of the group have, by task where they differ."""
@@ -111,11 +111,11 @@ class Source(abc.ABC):
 
     def blocks(self, size: int | None) -> int:
         """How many blocks of `size` rows a partition of the data has; of the longest task, where sizes differ."""
-        raise NotImplementedError(f"{type(self).__name__} has no end, so that it cannot be cut into blocks.")
+        raise NotImplementedError(f"{type(self).__name__} is infinite, so that it cannot be cut into blocks.")
 
     def block(self, number: jax.Array, size: int | None) -> BlockOfRows:
         """Block `number` of a partition of one task's data."""
-        raise NotImplementedError(f"{type(self).__name__} has no end, so that it cannot be cut into blocks.")
+        raise NotImplementedError(f"{type(self).__name__} is infinite, so that it cannot be cut into blocks.")
 
     def draw_block(self, key: jax.Array, size: int | None) -> jax.Array:
         """The number of a block, drawn in proportion to its rows."""
@@ -140,7 +140,8 @@ def _block(offset: int | jax.Array, rows: jax.Array, number: jax.Array, size: in
     first = number * size
     count = jnp.clip(rows - first, 0, size)
     index = offset + jnp.minimum(first + jnp.arange(size), rows - 1)
-    return Block(index, jnp.maximum(count, 1)), count / rows
+    # As a float first: the ratio of two int32 is a float32, also where the run is in float64.
+    return Block(index, jnp.maximum(count, 1)), count.astype(float) / rows
 
 
 @part
@@ -148,9 +149,15 @@ class Arrays(Source):
     """Tasks with equally many rows: leaves of shape (tasks, rows, ...)."""
 
     data: Batch = leaf()
-    rows: int = 0
+    length: int = 0
 
-    axes = 0
+    @property
+    def axes(self) -> int:  # noqa: D102
+        return 0
+
+    @property
+    def rows(self) -> int:  # noqa: D102
+        return self.length
 
     def draw(self, key: jax.Array, size: int | None) -> Sample:  # noqa: D102
         return None if size is None else jax.random.randint(key, (size,), 0, self.rows)
@@ -252,8 +259,11 @@ class Generator(Source):
     evaluation: int = 1000
     seed: int = 0  # of the fixed sample; set by the problem, so that validation and test differ
 
-    axes = 0
     finite = False
+
+    @property
+    def axes(self) -> int:  # noqa: D102
+        return 0
 
     @property
     def rows(self) -> int:

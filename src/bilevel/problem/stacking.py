@@ -151,7 +151,7 @@ def _stacked(data: Any, what: str, stacked: bool) -> Any:
 
 def _array(a: Any, where: str, stacked: bool) -> Any:
     """An array with a leading axis of tasks. With numpy, which makes thousands of tasks in the time of a few by JAX."""
-    if isinstance(a, Tracer) or jnp.issubdtype(getattr(a, "dtype", None), jax.dtypes.extended):
+    if isinstance(a, Tracer) or _is_extended(a):
         return a if stacked else a[None]
     if isinstance(a, (np.ndarray, np.generic)) and a.dtype.kind not in NUMBERS:
         raise TypeError(f"{where} has dtype {a.dtype}: it needs numbers; encode labels as integers.")
@@ -165,12 +165,19 @@ def _array(a: Any, where: str, stacked: bool) -> Any:
     return array if stacked else array[None]
 
 
+def _is_extended(a: Any) -> bool:
+    """Whether it is an array of JAX's own types, such as random keys, which numpy does not know."""
+    return isinstance(a, jax.Array) and jnp.issubdtype(a.dtype, jax.dtypes.extended)
+
+
 def _group(alike: list[_Uniform], batches: Batches) -> Group:
     first = alike[0]
     return Group(
         upper=first.upper,
         lower=first.lower,
-        **{role: _source([own.roles[role] for own in alike], role, seed) for seed, role in enumerate(ROLES)},
+        train=_source([own.roles["train"] for own in alike], seed=0),
+        validation=_source([own.roles["validation"] for own in alike], seed=1),
+        test=None if first.roles["test"] is None else _source([own.roles["test"] for own in alike], seed=2),
         ids=jnp.asarray(np.concatenate([own.ids for own in alike]), jnp.int32),
         y=None if first.y is None else _joined([own.y for own in alike]),
         lower_batch=batches.lower,
@@ -178,9 +185,7 @@ def _group(alike: list[_Uniform], batches: Batches) -> Group:
     )
 
 
-def _source(data: list[Any], role: str, seed: int) -> Source | None:
-    if data[0] is None and role == "test":
-        return None
+def _source(data: list[Any], seed: int) -> Source:
     if isinstance(data[0], Generator):
         return dataclasses.replace(data[0], parameters=_joined([d.parameters for d in data]), seed=seed)
     if not jax.tree.leaves(data[0]):

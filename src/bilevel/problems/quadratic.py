@@ -54,6 +54,7 @@ def random_quadratics(
     """
     for name, count in (("tasks", tasks), ("x_size", x_size), ("y_size", y_size)):
         whole(f"random_quadratics({name})", count)
+    whole("random_quadratics(seed)", seed, least=0)
     if y_size < x_size:
         raise ValueError(f"random_quadratics(y_size={y_size}): it needs at least x_size, {x_size}.")
     for name, value in (("lower_condition", lower_condition), ("upper_condition", upper_condition)):
@@ -61,7 +62,7 @@ def random_quadratics(
     for name, value in (("x_scale", x_scale), ("loss_scale", loss_scale)):
         if not is_positive(value):
             raise ValueError(f"random_quadratics({name}={value!r}): it needs a positive number.")
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(int(seed))
     rows: dict[str, list[np.ndarray]] = {"A": [], "B": [], "C": [], "t": []}
     for _ in range(tasks):
         basis, _ = np.linalg.qr(generator.normal(size=(y_size, x_size)))

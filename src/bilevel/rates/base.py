@@ -67,6 +67,7 @@ class Rates(abc.ABC):
 
     upper_rule: ClassVar[Rule | None] = staticmethod(optax.sgd)  # what alpha is chosen for; None = for any rule
     lower_rule: ClassVar[Rule | None] = staticmethod(optax.sgd)
+    chooses: ClassVar[bool] = True  # whether the rates are chosen for the problem, rather than handed on from the user
 
     def check(self, owner: str, needs: Needs) -> None:  # noqa: B027  (most have nothing to refuse)
         """Raises where a rate that the solver needs is not to be had."""

@@ -23,7 +23,7 @@ from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
 
 MAX_DROP = (
-    4.0  # a curvature never falls below its largest recent value over this: where a loss is flat, 1 / L has no end
+    4.0  # a curvature never falls below its largest recent value over this: where a loss is flat, 1 / L is unbounded
 )
 SLACK = 1.2  # a step exceeds the estimate L where it bends more than this many times as much
 DOUBLINGS = 60

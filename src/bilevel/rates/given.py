@@ -58,12 +58,18 @@ class Given(Rates):
 
     upper_rule = None
     lower_rule = None
+    chooses = False
 
     def check(self, owner: str, needs: Needs) -> None:
         """Every rate that the solver needs must be here."""
         for name in ("upper", "lower", "weights"):
-            if getattr(needs, name):
-                values.rate(f"{name}_rate", getattr(self, f"{name}_rate"), given=True, of="Given")
+            rate = getattr(self, f"{name}_rate")
+            values.rate(f"{name}_rate", rate, of="Given")
+            if rate is None and getattr(needs, name):
+                raise ValueError(
+                    f"Given({name}_rate=None): {owner} was not given this rate either; it needs a positive number or a "
+                    "schedule."
+                )
         if not callable(self.shape):
             raise TypeError(f"Given(shape=...) got {self.shape!r}: it needs a function of the part that is over.")
 

@@ -99,7 +99,7 @@ class MMB(Solver):
         block_key, row_key = jax.random.split(key)
         dtype = jnp.result_type(*jax.tree.leaves(state.x))
         chosen = Chosen.draw(problem, block_key, self.blocks_per_step, dtype)  # (1)
-        share = chosen.mask / (self.blocks_per_step or problem.size)
+        share = chosen.mask / chosen.count
         samples = chosen.problem.draw_upper(row_key)
         seen = visit(chosen.problem, move, state.x, chosen.take(state.y), chosen.take(state.v), share, samples)
         y, v = chosen.put(state.y, seen.point), chosen.put(state.v, seen.v)  # (2) to (4)

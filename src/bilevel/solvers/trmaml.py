@@ -19,6 +19,8 @@ Reference: Collins, Mokhtari, Shakkottai, "Task-robust model-agnostic meta-learn
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -63,9 +65,17 @@ class TRMAML(SingleLevelSolver):
         """Draws tasks, then both moves from the old point."""
         task_key, row_key = jax.random.split(key)
         chosen = Chosen.draw(problem, task_key, self.tasks_per_step, state.weights.dtype)  # (1)
-        scale = problem.size / (self.tasks_per_step or problem.size)
-        weights = scale * chosen.mask * chosen.take(state.weights)
-        seen = weighted_slope(chosen.problem, state.x, weights, chosen.problem.draw(row_key))
-        losses = chosen.put(InOrder(jnp.zeros_like(state.weights)), InOrder(seen.losses)).value
-        state, info = self.finish(problem, state, Slope(seen.direction, scale * losses))  # (2), (3)
-        return state, info._replace(losses=losses)
+        seen = slope_of_chosen(problem, chosen, state.x, state.weights, row_key)
+        scaled = seen._replace(losses=problem.size / chosen.count * seen.losses)
+        state, info = self.finish(problem, state, scaled)  # (2), (3)
+        return state, info._replace(losses=seen.losses)
+
+
+def slope_of_chosen(
+    problem: MinMaxProblem, chosen: Chosen[MinMaxProblem], x: Any, weights: jax.Array, key: jax.Array
+) -> Slope:
+    """(n / C) sum_{i in I} p_i grad F_i(x); and F_i(x), which is 0 for tasks that are not in I."""
+    own = problem.size / chosen.count * chosen.mask * chosen.take(weights)
+    seen = weighted_slope(chosen.problem, x, own, chosen.problem.draw(key))
+    losses = chosen.put(InOrder(jnp.zeros_like(weights)), InOrder(seen.losses)).value
+    return Slope(seen.direction, losses)

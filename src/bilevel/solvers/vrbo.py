@@ -29,7 +29,7 @@ from bilevel._core.module import part
 from bilevel.hypergradients import Neumann
 from bilevel.hypergradients.base import Hypergradient
 from bilevel.oracles.lower import lower_gradients
-from bilevel.oracles.upper import Point, Upper
+from bilevel.oracles.upper import Upper
 from bilevel.problem.group import UpperSample
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
@@ -39,7 +39,7 @@ from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.checks import check_refresh
 from bilevel.solvers._base.estimator import EstimatorSolver
 from bilevel.solvers._base.state import Info, State
-from bilevel.solvers._base.tracking import UpperValue, as_evaluation, kept, upper_oracle
+from bilevel.solvers._base.tracking import KeptPoint, UpperValue, as_evaluation, kept, upper_oracle
 from bilevel.trackers import Storm
 from bilevel.trackers.base import Memory, Oracle
 from bilevel.weightings import Average
@@ -132,7 +132,7 @@ class VRBO(EstimatorSolver):
 
         return jax.lax.fori_loop(0, 1 + self.lower_steps, round_, state)
 
-    def _refreshed(self, problem: Problem, point: Point, key: jax.Array) -> Memory:
+    def _refreshed(self, problem: Problem, point: KeptPoint, key: jax.Array) -> Memory:
         large = problem.rebatched(lambda _: self.refresh_batch)
         value, _ = self._directions(large)(point, Drawn.of(large, key))
         return self.tracker.init(value, point)
@@ -142,7 +142,7 @@ class VRBO(EstimatorSolver):
         oracle, per_task = Upper(problem, self.estimator), self.tracker.per_task
         upper = upper_oracle(oracle.directions if per_task else oracle.direction, per_task=per_task)
 
-        def at(point: Point, samples: Drawn) -> tuple[Directions, PerTask[Any]]:
+        def at(point: KeptPoint, samples: Drawn) -> tuple[Directions, PerTask[Any]]:
             value, v = upper(point, samples.upper)
             return Directions(lower_gradients(problem, point.x, point.y, samples.lower), value), v
 

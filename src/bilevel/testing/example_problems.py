@@ -52,13 +52,13 @@ def make(setting: Setting, dtype: DTypeLike) -> Example:
     high = jnp.asarray([BOX[1], BOX[1], 0.0], dtype)
     box = Product({"w": Box(-high, high), "b": Unconstrained()})
     x = {"w": jnp.zeros(3, dtype), "b": jnp.zeros((), dtype)}
-    batches = {"lower_batch": setting.batch, "upper_batch": setting.batch}
+    rows = setting.batch
     if setting.kind is MinMaxProblem:
-        problem = MinMaxProblem(_loss, tasks, constraint=box, batch=setting.batch)
+        problem = MinMaxProblem(_loss, tasks, constraint=box, batch=rows)
     elif setting.kind is MultiBlockProblem:
-        problem = MultiBlockProblem(_saddle, _lower_of_blocks, tasks, box, **batches, dual=jnp.zeros((), dtype))
+        problem = MultiBlockProblem(_saddle, _lower_of_blocks, tasks, box, rows, rows, dual=jnp.zeros((), dtype))
     else:
-        problem = Problem(_upper, _lower, tasks, box, **batches)
+        problem = Problem(_upper, _lower, tasks, box, rows, rows)
     return Example(problem, x, problem.starting_y(None, jax.random.key(0)))
 
 

@@ -116,7 +116,7 @@ def _check_traces(name: str, weighting: Weighting, first: _Seen, losses: jax.Arr
     has_rate = dataclasses.is_dataclass(weighting) and "lr" in (f.name for f in dataclasses.fields(weighting))
     one, other = (replace(weighting, lr=lr) if has_rate else weighting for lr in (0.3, 0.7))
     for values in (one, other_values(other)):
-        step.trace(values, first, losses, 0.3)
+        jax.eval_shape(step, values, first, losses, 0.3)
     require(
         len(traces) == 1, f"{name}: other numbers in the weighting compile again: declare them as data, with leaf()."
     )

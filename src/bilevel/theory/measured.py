@@ -18,6 +18,7 @@ from bilevel.diagnostics.spectrum import is_strongly_convex, lower_spectra
 from bilevel.hypergradients import RandomNeumann
 from bilevel.hypergradients.base import Hypergradient
 from bilevel.problem import findings, initial_point
+from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.theory.constants import Constants
 
@@ -119,7 +120,7 @@ def _lower_noise(problem: Problem, pairs: list, seed: int) -> float:
     return float(np.max([lower_noise(problem, p.x, p.y, key, numbers) for p in pairs]) ** 0.5)
 
 
-def _upper_noise(problem: Problem, x: Any, y: tuple, hypergradient: Hypergradient, seed: int) -> float:
+def _upper_noise(problem: Problem, x: Any, y: PerTask[Any], hypergradient: Hypergradient, seed: int) -> float:
     moments, _ = moments_of(Estimate(hypergradient), problem, x, y, DRAWS, seed)
     return float(np.max(np.asarray(moments.variance)[:-1]) ** 0.5)
 

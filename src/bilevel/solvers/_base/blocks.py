@@ -65,7 +65,8 @@ def visit(
 
     direction, losses = jax.grad(weighted, has_aux=True)(x)
     moved = problem.each(lambda task, point, v, s: move.one(task, x, point, v, s), points, v, samples)
-    return Visited(direction, *fields_of(moved), losses)
+    new_points, new_v = fields_of(moved)
+    return Visited(direction, new_points, new_v, losses)
 
 
 def at_dual(task: TaskView, dual: Any) -> TaskView:

@@ -23,6 +23,7 @@ from bilevel.rates.base import Needs, Rates
 from bilevel.rules.base import Rule
 from bilevel.solvers._base.bilevel import BilevelSolver, Lowered
 from bilevel.solvers._base.state import State
+from bilevel.solvers._base.tracking import KeptPoint
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 
@@ -92,7 +93,7 @@ def rows_of_g(samples: PerTask[UpperSample]) -> PerTask[Any]:
     return PerTask(tuple(sample.lower for sample in samples))
 
 
-def residuals(problem: Problem, point: Point, samples: PerTask[UpperSample]) -> PerTask[Any]:
+def residuals(problem: Problem, point: Point | KeptPoint, samples: PerTask[UpperSample]) -> PerTask[Any]:
     """f_y - A v of every task at a point."""
 
     def one(task: TaskView, y: Any, solution: LinearSolution, sample: UpperSample) -> Any:

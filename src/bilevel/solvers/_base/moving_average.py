@@ -81,7 +81,8 @@ class MovingAverage(LinearSystemSolver):
 
     def lag_share(self, state: State, lr: Rate) -> jax.Array:
         """theta for a rate that is chosen, as an average lags by 1 / theta steps; 1 for one that is given."""
-        return jnp.asarray(rate_at(self.momentum, state.step) if lr is None else 1.0, state.weights.dtype)
+        chosen = lr is None and self.rates.chooses
+        return jnp.asarray(rate_at(self.momentum, state.step) if chosen else 1.0, state.weights.dtype)
 
     def _tracked(self, problem: Problem) -> Oracle:
         oracle, per_task = self.oracle(problem), self.tracker.per_task

@@ -19,14 +19,13 @@ import jax
 
 from bilevel._core.module import part
 from bilevel.oracles.lower import lower_gradients
-from bilevel.oracles.upper import Point
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.bilevel import Lowered
 from bilevel.solvers._base.checks import check_refresh
 from bilevel.solvers._base.linear_system import LinearSystemSolver, residuals, rows_of_g
 from bilevel.solvers._base.state import Info, State
-from bilevel.solvers._base.tracking import UpperValue, as_evaluation, kept, upper_oracle
+from bilevel.solvers._base.tracking import KeptPoint, UpperValue, as_evaluation, kept, upper_oracle
 from bilevel.trackers import Storm
 from bilevel.trackers.base import Memory, Oracle
 
@@ -76,7 +75,7 @@ class Recursive(LinearSystemSolver):
         state, info = self.finish(problem, state, lowered, as_evaluation(along.upper, state.weights, v))  # (2)
         return state._replace(memory=memory), info
 
-    def _refreshed(self, problem: Problem, point: Point, key: jax.Array) -> Memory:
+    def _refreshed(self, problem: Problem, point: KeptPoint, key: jax.Array) -> Memory:
         large = problem.rebatched(lambda _: self.refresh_batch)
         return self.tracker.init(self._directions(large)(point, large.draw_upper(key))[0], point)
 
@@ -86,7 +85,7 @@ class Recursive(LinearSystemSolver):
         evaluate = oracle.directions_at_fixed_v if per_task else oracle.at_fixed_v
         upper = upper_oracle(evaluate, per_task=per_task)
 
-        def at(point: Point, samples: Any) -> tuple[Directions, tuple]:
+        def at(point: KeptPoint, samples: Any) -> tuple[Directions, tuple]:
             u = lower_gradients(problem, point.x, point.y, rows_of_g(samples))
             return Directions(u, residuals(problem, point, samples), upper(point, samples)[0]), ()
 

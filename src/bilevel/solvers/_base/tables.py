@@ -39,13 +39,13 @@ class Tables(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What one task saw through its tables."""
+    """What one task saw through its tables; or all of them, each field a `PerTask`."""
 
     slope: Any
     residual: Any
     direction: Any
-    loss: jax.Array
-    tables: Tables
+    loss: Any
+    tables: Any  # `Tables`
 
 
 def lower_value(task: TaskView, x: Any, y: Any, v: Any, sample: Sample) -> LowerValue:

@@ -30,16 +30,26 @@ class UpperValue(NamedTuple):
     losses: InOrder[jax.Array]
 
 
-def kept(point: Point) -> Point:
+class KeptPoint(NamedTuple):
     """A point as a tracker keeps it: its weights are marked as belonging to tasks."""
-    return point._replace(weights=InOrder(point.weights))
+
+    x: Any
+    y: PerTask[Any]
+    weights: InOrder[jax.Array]
+    v: PerTask[Any]
+    curvature: PerTask[jax.Array] | None
+
+
+def kept(point: Point) -> KeptPoint:
+    """A point, to be kept."""
+    return KeptPoint(point.x, point.y, InOrder(point.weights), point.v, point.curvature)
 
 
 def upper_oracle(evaluate: Callable[[Point, PerTask[UpperSample]], Evaluation], *, per_task: bool) -> Oracle:
     """(direction, losses) at a kept point, and what the estimator carries there; `evaluate` is a method of `Upper`."""
 
-    def oracle(point: Point, samples: PerTask[UpperSample]) -> tuple[UpperValue, PerTask[Any]]:
-        seen = evaluate(point._replace(weights=point.weights.value), samples)
+    def oracle(point: KeptPoint, samples: PerTask[UpperSample]) -> tuple[UpperValue, PerTask[Any]]:
+        seen = evaluate(Point(point.x, point.y, point.weights.value, point.v, point.curvature), samples)
         return UpperValue(InOrder(seen.direction) if per_task else seen.direction, InOrder(seen.losses)), seen.v
 
     return oracle
