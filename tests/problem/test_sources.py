@@ -99,10 +99,10 @@ def test_blocks_are_drawn_in_proportion_to_their_rows(source):
     assert EQUAL.draw_block(keys[0], None) == 0
 
 
-def test_what_has_no_end_has_no_blocks():
-    with pytest.raises(NotImplementedError, match="Generator has no end"):
+def test_what_is_infinite_has_no_blocks():
+    with pytest.raises(NotImplementedError, match="Generator is infinite"):
         GENERATED.blocks(3)
-    with pytest.raises(NotImplementedError, match="Generator has no end"):
+    with pytest.raises(NotImplementedError, match="Generator is infinite"):
         GENERATED.block(jnp.array(0), 3)
 
 
