@@ -435,7 +435,7 @@ def test_a_safetensors_file_of_another_kind(metadata, tmp_path):
 
 
 def test_a_newer_format_says_to_upgrade(result, tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "VERSION", 2)
+    monkeypatch.setattr(storage, "KIND", storage.KIND._replace(version=2))
     result.save(tmp_path / "r")
     assert_same(bl.load(tmp_path / "r"), result)
     monkeypatch.undo()

@@ -1,44 +1,36 @@
 """Keeps a result in one file: arrays in the safetensors format, all else as JSON in its metadata.
 
-Nothing in such a file can run code, and any tool that reads safetensors can read the arrays: `last/x/...`,
-`last/y/0/...` (one number per group of like tasks, which are stacked), `last/weights`, `last/losses`, the same for
-`best`, `random` and `average`, and
-`history/validation`, one array for each column of the history. The metadata holds two texts: `bilevel`, a JSON
-document, and `sha256`, the checksum of that document and all arrays.
+The arrays are `last/x/...`, `last/y/0/...` (one number per group of like tasks, which are stacked), `last/weights`,
+`last/losses`, the same for `best`, `random` and `average`, and `history/validation`, one array for each column of the
+history.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import hashlib
-import json
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bilevel._core import pytrees
+from bilevel._core import array_files, pytrees
+from bilevel._core.array_files import FilePath, Kind
 from bilevel._core.files import write_whole
 from bilevel.problem.task_names import Names, TaskValues
 from bilevel.results import pytree_json
 from bilevel.results.history import History
-from bilevel.results.pytree_json import Arrays
 from bilevel.results.result import Iterate, Result, Stored
 
-FORMAT, VERSION = "bilevel.result", 1  # a higher version is refused
+KIND = Kind("bilevel.result", reader="load", writer="Result.save", version=1)
 ITERATES = ("last", "best", "random", "average")
 FACTS = ("status", "message", "steps", "seconds", "seed")  # the fields that JSON holds as they are
 NEWER = ("compile_seconds",)  # fields that files of 0.1.0 lack
-
-FilePath = str | os.PathLike[str]
 
 
 # ------------------------------------------------------------------ a result
@@ -57,8 +49,6 @@ def save(result: Result, path: FilePath) -> None:
         raise PermissionError(f"save({str(path)!r}): what is there is write-protected or not a regular file.")
     y = result.y
     document: dict[str, Any] = {
-        "format": FORMAT,
-        "version": VERSION,
         "made with": _versions(),
         "solver": result.solver if isinstance(result.solver, str) else repr(result.solver),
         **{name: getattr(result, name) for name in (*FACTS, *NEWER)},
@@ -77,12 +67,12 @@ def save(result: Result, path: FilePath) -> None:
             arrays |= pytree_json.leaves(document["y"][g], stacked, f"{name}/y/{g}")
         own = {field: getattr(iterate, field) for field in ("weights", "losses", "test_losses")}
         arrays |= {f"{name}/{field}": value for field, value in own.items() if value is not None}
-    _write(target, _encode(document, arrays))
+    _write(target, array_files.encode(KIND, document, arrays))
 
 
 def read(path: FilePath, x: Any = None, y: Any = None) -> Result:
     """A saved `Result`; see `bilevel.load`."""
-    document, arrays = _decode(path)
+    document, arrays = array_files.read(path, KIND)
     x, y = pytrees.hold_functions(x), pytrees.hold_functions(y)  # as in what was saved
     names, groups = Names(document["tasks"]), document["groups"]
     ys = [None] * len(groups) if y is None else _example_per_group(y, names, groups)
@@ -144,75 +134,6 @@ def _versions() -> dict[str, str]:
         "platform": platform.platform(),
         "backend": jax.default_backend(),
     }
-
-
-# ------------------------------------------------------------------ a document and arrays, as bytes
-
-
-def _encode(document: dict[str, Any], arrays: Mapping[str, Any]) -> bytes:
-    from safetensors.numpy import save
-
-    own = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    # bfloat16, float8 and the like are not numpy's own types: their bits are stored, with their names in the document.
-    foreign = {name: array.dtype.name for name, array in own.items() if array.dtype.isbuiltin != 1}
-    own |= {name: own[name].view(f"u{own[name].dtype.itemsize}") for name in foreign}
-    text = json.dumps(document | {"dtypes": foreign}, default=lambda number: number.item())  # a seed may be numpy's
-    return save(own, {"bilevel": text, "sha256": _checksum(text, own)})
-
-
-def _decode(path: FilePath) -> tuple[dict[str, Any], Arrays]:
-    """The document and the arrays of a file; a ValueError unless they are what was saved."""
-    from safetensors.numpy import load
-
-    where, data = f"load({str(path)!r})", _content(path)
-    with _damage(where):
-        length = int.from_bytes(data[:8], "little")
-        if len(data) < 8 or length > len(data) - 8:
-            raise ValueError("it ends before its header does")
-        metadata = dict(json.loads(data[8 : 8 + length]).get("__metadata__", {}))
-    if "bilevel" not in metadata:
-        raise ValueError(f"{where}: it is a safetensors file, but not one that Result.save wrote.")
-    with _damage(where):
-        document = json.loads(metadata["bilevel"])
-        format_name, version, library = document["format"], int(document["version"]), document["made with"]["bilevel"]
-    if format_name == FORMAT and version > VERSION:
-        raise ValueError(f"{where}: bilevel {library} wrote it in a newer format; upgrade bilevel to load it.")
-    with _damage(where):
-        arrays = load(data)
-        if format_name != FORMAT or version < 1 or _checksum(metadata["bilevel"], arrays) != metadata["sha256"]:
-            raise ValueError("its checksum does not match")
-    return document, arrays | {name: arrays[name].view(jnp.dtype(d)) for name, d in document["dtypes"].items()}
-
-
-def _checksum(text: str, arrays: Arrays) -> str:
-    checksum = hashlib.sha256(text.encode())
-    for name, array in sorted(arrays.items()):
-        checksum.update(json.dumps([name, array.dtype.str, array.shape]).encode())
-        checksum.update(array.reshape(-1).view(np.uint8).data)
-    return checksum.hexdigest()
-
-
-@contextlib.contextmanager
-def _damage(where: str) -> Iterator[None]:
-    """Reports any error inside the block as damage to the file."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{where}: it is cut short, damaged or not a safetensors file ({error}).") from error
-
-
-# ------------------------------------------------------------------ bytes, in a file
-
-
-def _content(path: FilePath) -> bytes:
-    if os.path.isdir(path):
-        raise IsADirectoryError(f"load({str(path)!r}): it is a directory, and a result is one file.")
-    try:
-        return Path(path).read_bytes()
-    except FileNotFoundError:
-        raise FileNotFoundError(f"load({str(path)!r}): there is no such file.") from None
 
 
 def _write(path: Path, content: bytes) -> None:
