@@ -52,7 +52,7 @@ class Chosen(Generic[P]):
             return cls(problem, jnp.zeros(problem.size, dtype).at[index].set(1), None, count)
         # One group holds all tasks in their order, so that a task's number is its place. To what is compiled only the
         # number of names matters.
-        [group] = problem.groups
+        group = problem.groups[0]
         few = problem.replace(groups=(group.chosen(index),), names=Names(problem.names[:count]))
         return cls(few, jnp.ones(count, dtype), index, count)
 
