@@ -252,7 +252,7 @@ def test_a_cost_in_words():
         (("problem", bl.MORBiT(), X), TypeError, r"cost\(problem=\.\.\.\) got str"),
         ((quadratics(), bl.MORBiT, X), TypeError, r"cost\(solver=\.\.\.\) got <class"),
         ((bl.MORBiT(), quadratics(), X), TypeError, r"cost\(MORBiT\(\.\.\.\), Problem.*problem comes first"),
-        ((quadratics(), bl.MORBiT(), X, None, 0), ValueError, r"cost\(steps\)=0"),
+        ((quadratics(), bl.MORBiT(), X, None, 0), ValueError, r"cost\(steps=0"),
         ((quadratics(), bl.MORBiT(upper_lr=-1), X), ValueError, r"upper_lr"),
     ],
 )

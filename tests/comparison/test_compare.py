@@ -146,7 +146,7 @@ def test_all_solvers_are_min_max_methods():
         ({"problem": "ball", "x": 1.0}, "a problem of yours"),
         ({"problem": "ball", "calls": "many"}, r"calls='many'\): a budget"),
         ({"problem": "ball", "grid": Grid((), (0.1,), (0.1,))}, "one rate or more"),
-        ({"problem": "ball", "target": float("nan")}, r"target=nan\): it needs a number"),
+        ({"problem": "ball", "target": float("nan")}, r"target=nan\): it needs a finite number"),
         ({"problem": "ball", "solvers": ["MORBiT"], "automatic": ["SOBA"]}, "'SOBA', which is not among"),
     ],
 )
@@ -166,7 +166,7 @@ def test_the_command_says_what_is_wrong():
     for arguments, code, said in (
         (["leter"], 2, "Did you mean letter?"),
         (["ball", "--solver", "MORBIT2"], 2, "Did you mean MORBiT?"),
-        (["ball", "--calls", "0"], 1, "a budget is a number above 0"),
+        (["ball", "--calls", "0"], 1, "compare(calls=0.0): it needs a positive number"),
     ):
         ran = call("compare", *arguments)
         assert ran.exit_code == code

@@ -11,7 +11,8 @@ import pytest
 
 import bilevel as bl
 from bilevel.datasets import fashion_mnist as module_function
-from bilevel.datasets import fashion_pairs, sinusoids
+from bilevel.datasets import fashion_pairs, letter_pairs, sinusoids
+from bilevel.datasets.letter import FEWEST, letter
 from bilevel.problems import MLP, representation, sinusoid_regression
 from bilevel.problems.representation import cross_entropy, softmax_cross_entropy_twice
 
@@ -160,6 +161,20 @@ def test_easy_tasks_come_first_and_hard_ones_last():
 def test_bad_numbers_of_tasks(options):
     with pytest.raises(ValueError, match=r"sinusoids\((tasks|hard)=.*whole number"):
         sinusoids(**options)
+
+
+def test_numbers_of_letter_pairs_are_integers_of_any_kind():
+    names = [task.name for task in letter_pairs(np.int64(2), rows=np.int32(20))]
+    assert names == [task.name for task in letter_pairs(2, rows=20)]
+    with pytest.raises(ValueError, match=r"letter_pairs\(tasks=326\): it needs a whole number from 1 to 325"):
+        letter_pairs(326)
+    with pytest.raises(ValueError, match=r"letter_pairs\(rows=9\): it needs a whole number from 10 to 1468, or None"):
+        letter_pairs(2, rows=9)
+
+
+def test_every_pair_of_letters_has_the_rows_that_are_promised():
+    counts = np.sort(np.bincount(letter().labels))
+    assert counts[:2].sum() == FEWEST
 
 
 # ---------------------------------------------------------------- representation learning

@@ -426,19 +426,19 @@ def wrong(x, batch):
 @pytest.mark.parametrize(
     ("problem", "solver", "x", "kind", "said"),
     [
-        (BALL.problem, bl.GDA(), BALL.x, ValueError, "GDA(upper_lr)=None: it needs a positive number or a schedule"),
-        (BALL.problem, bl.GDA(0.1), BALL.x, ValueError, "SimplexAscent(lr)=None: it needs"),
+        (BALL.problem, bl.GDA(), BALL.x, ValueError, "GDA(upper_lr=None): it needs a positive number or a schedule"),
+        (BALL.problem, bl.GDA(0.1), BALL.x, ValueError, "SimplexAscent(lr=None): it needs"),
         (
             BALL.problem,
             bl.GDA(-0.1, ASCENT),
             BALL.x,
             ValueError,
-            "GDA(upper_lr)=-0.1: it needs a positive number or a schedule; this solver chooses no rates.",
+            "GDA(upper_lr=-0.1): it needs a positive number or a schedule; this solver chooses no rates.",
         ),
-        (BALL.problem, bl.GDA([0.1], ASCENT), BALL.x, ValueError, "GDA(upper_lr)=[0.1]: it needs"),
+        (BALL.problem, bl.GDA([0.1], ASCENT), BALL.x, ValueError, "GDA(upper_lr=[0.1]): it needs"),
         (BALL.problem, bl.GDA(0.1, SimplexAscent), BALL.x, TypeError, "GDA(weighting=...) got"),
-        (BALL.problem, bl.HiBSA(0.1, ASCENT, perturbation=-1.0), BALL.x, ValueError, "HiBSA(perturbation)=-1.0"),
-        (BALL.problem, bl.HiBSA(0.1, ASCENT, perturbation=np.inf), BALL.x, ValueError, "HiBSA(perturbation)=inf"),
+        (BALL.problem, bl.HiBSA(0.1, ASCENT, perturbation=-1.0), BALL.x, ValueError, "HiBSA(perturbation=-1.0)"),
+        (BALL.problem, bl.HiBSA(0.1, ASCENT, perturbation=np.inf), BALL.x, ValueError, "HiBSA(perturbation=inf)"),
         (BALL.problem, bl.TRMAML(0.1, ASCENT, tasks_per_step=5), BALL.x, ValueError, "TRMAML(tasks_per_step=5)"),
         (BALL.problem, bl.TRMAML(0.1, ASCENT, tasks_per_step=0), BALL.x, ValueError, "TRMAML(tasks_per_step=0)"),
         (

@@ -162,14 +162,14 @@ def test_a_result_can_be_shown_kept_and_tabulated(tmp_path):
             ValueError,
             "dual lies outside the dual_constraint",
         ),
-        (lambda: bl.solve(blocks(), bl.MMB(), START, steps=5), ValueError, "MMB(upper_lr)=None"),
-        (lambda: bl.solve(blocks(), bl.MMB(0.1, 0.1), START, steps=5), ValueError, "MMB(dual_lr)=None"),
+        (lambda: bl.solve(blocks(), bl.MMB(), START, steps=5), ValueError, "MMB(upper_lr=None)"),
+        (lambda: bl.solve(blocks(), bl.MMB(0.1, 0.1), START, steps=5), ValueError, "MMB(dual_lr=None)"),
         (
             lambda: bl.solve(blocks(), SOLVER.replace(blocks_per_step=3), START, steps=5),
             ValueError,
             "MMB(blocks_per_step=3): it needs a whole number from 1 to 2, or None = all blocks.",
         ),
-        (lambda: bl.solve(blocks(), SOLVER.replace(momentum=0.0), START, steps=5), ValueError, "MMB(momentum)=0.0"),
+        (lambda: bl.solve(blocks(), SOLVER.replace(momentum=0.0), START, steps=5), ValueError, "MMB(momentum=0.0)"),
         (lambda: bl.solve(blocks(), SOLVER.replace(radius="1"), START, steps=5), ValueError, "MMB(radius='1')"),
         (
             lambda: bl.solve(blocks(), SOLVER.replace(dual_lr=-1.0), START, steps=5),

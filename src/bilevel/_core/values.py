@@ -129,9 +129,9 @@ def share(name: str, value: Any, *, scheduled: bool = False, of: str | None = No
 def rate(name: str, value: Any, *, given: bool = False, of: str | None = None) -> None:
     """A learning rate: a positive number, a schedule, or None unless it must be `given`.
 
-    >>> rate("MORBiT(upper_lr)", 0)
+    >>> rate("upper_lr", 0, of="MORBiT")
     Traceback (most recent call last):
-    ValueError: MORBiT(upper_lr)=0: it needs a positive number, a schedule, or None = chosen for you.
+    ValueError: MORBiT(upper_lr=0): it needs a positive number, a schedule, or None = chosen for you.
     """
     if callable(value) or is_positive(value) or (value is None and not given):
         return

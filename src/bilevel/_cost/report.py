@@ -85,7 +85,7 @@ def cost(problem: Problem, solver: Solver, x: object, y: object = None, steps: i
     1 grad f, 1 grad g, 4 A v, 1 J v: 7 calls on 7 rows, per step and task
     """
     _check(problem, solver)
-    values.whole("cost(steps)", steps)
+    values.whole("steps", steps, of="cost")
     key = jax.random.key(0)
     state = solver.init(problem, x, y, key=key, steps=steps)
     tally = Tally()

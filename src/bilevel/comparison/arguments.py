@@ -35,13 +35,11 @@ def check_numbers(
     if calls is not None and seconds is not None:
         raise ValueError("compare(calls=..., seconds=...): one budget, not both.")
     for name, value in (("calls", calls), ("seconds", seconds)):
-        if value is not None and not values.is_positive(value):
-            raise ValueError(f"compare({name}={value!r}): a budget is a number above 0.")
-    values.whole("compare(seeds)", seeds)
+        values.positive(name, value, of="compare", none="another budget")
+    values.whole("seeds", seeds, of="compare")
     if grid is not None and not all(len(rates) for rates in grid):
         raise ValueError(f"compare(grid={grid!r}): it needs one rate or more of x, of y and of the weights.")
-    if target is not None and not values.is_number(target):
-        raise ValueError(f"compare(target={target!r}): it needs a number.")
+    values.number("target", target, of="compare", none="chosen from the runs")
 
 
 def check_automatic(automatic: Sequence[str] | None, solvers: Mapping[str, Solver]) -> None:
@@ -72,6 +70,6 @@ def folder_of(out: str | Path | None, where: Experiment, solvers: Mapping[str, S
         if label in ("", ".", "..") or any(sign in label for sign in "/\\\0"):
             raise ValueError(
                 f"compare(solvers=..., out=...): with out, the label {label!r} becomes the name of a folder: it needs "
-                "one or more signs without '/' and '\\', and not '.' or '..'."
+                "one or more characters without '/' and '\\', and not '.' or '..'."
             )
     return Path(out) / where.name

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bilevel._core.files import write_whole
 from bilevel.problem.task import Task
 
 CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
@@ -205,7 +206,4 @@ def _download(target: Path, fetch: Callable | None = None) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for array, part in zip(arrays, PARTS.values(), strict=True):
         head = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
-        unfinished = target / f"{part.file}.{os.getpid()}"
-        with gzip.open(unfinished, "wb", compresslevel=6) as file:
-            file.write(head + array.tobytes())
-        unfinished.replace(target / part.file)  # atomically, so that a reader never sees an incomplete file
+        write_whole(target / part.file, gzip.compress(head + array.tobytes(), compresslevel=6))

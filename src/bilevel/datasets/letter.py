@@ -13,9 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bilevel._core import values
 from bilevel.problem.task import Task
 
 CLASSES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+FEWEST = 1468  # rows of the smallest pair
 
 
 class Letter(NamedTuple):
@@ -53,11 +55,9 @@ def letter_pairs(tasks: int = 16, seed: int = 0, pairs: list[str] | None = None,
     every = ["".join(pair) for pair in itertools.combinations(CLASSES, 2)]
     generator = np.random.default_rng(seed)
     if pairs is None:
-        if isinstance(tasks, bool) or not isinstance(tasks, int) or not 1 <= tasks <= len(every):
-            raise ValueError(f"letter_pairs(tasks={tasks!r}): it needs a whole number from 1 to {len(every)}.")
+        values.whole("tasks", tasks, most=len(every), of="letter_pairs")
         pairs = [every[i] for i in generator.choice(len(every), tasks, replace=False)]
-    if rows is not None and not (isinstance(rows, int) and 10 <= rows <= 1468):
-        raise ValueError(f"letter_pairs(rows={rows!r}): it needs a whole number from 10 to 1468, which every pair has.")
+    values.whole("rows", rows, least=10, most=FEWEST, of="letter_pairs", none="all rows of each pair")
     for pair in pairs:
         if len(pair) != 2 or pair[0] == pair[1] or not set(pair) <= set(CLASSES):
             raise ValueError(f"letter_pairs(pairs=...) got {pair!r}: a pair is two different letters from A to Z.")

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel._core import values
 from bilevel.problem.sources import Generator
 from bilevel.problem.task import Task
 
@@ -55,9 +56,8 @@ def sinusoids(
     >>> [task.name for task in sinusoids(3)]
     ['easy 0', 'easy 1', 'hard 0']
     """
-    for name, value, least in (("tasks", tasks, 1), ("hard", hard, 0)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= tasks:
-            raise ValueError(f"sinusoids({name}={value!r}): it needs a whole number from {least}, up to the tasks.")
+    values.whole("tasks", tasks, of="sinusoids")
+    values.whole("hard", hard, least=0, most=tasks, of="sinusoids")
     generator = np.random.default_rng(seed)
     found = []
     for i in range(tasks):

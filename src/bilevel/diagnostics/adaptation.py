@@ -81,7 +81,7 @@ class Fit:
                 f"adapt(lower_rule=...) got {self.rule!r}: it needs a function from a rate to a transformation, such "
                 "as optax.sgd."
             )
-        values.rate("adapt(lower_lr)", self.lr)
+        values.rate("lower_lr", self.lr, of="adapt")
         if self.lr is None and self.rule is not optax.sgd:
             raise ValueError("adapt(lower_lr=None) is chosen for optax.sgd only: with another lower_rule, give a rate.")
 
@@ -120,7 +120,7 @@ def adapt(
     (1.5, 0.125)
     """
     check_is_problem("adapt", problem)
-    values.whole("adapt(steps)", steps)
+    values.whole("steps", steps, of="adapt")
     values.whole("seed", seed, least=0, of="adapt")
     fit = Fit(lower_rule, lower_lr)
     fit.check()

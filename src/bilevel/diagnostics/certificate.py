@@ -100,7 +100,7 @@ def certify(problem: Problem, result: Any, rho: float | None = None, *, iteratio
     Reference: Gu, Lu, Ram, Weng, ICLR 2023, Theorem 1 and the measures before it.
     """
     values.positive("rho", rho, of="certify", none="measured")
-    values.whole("certify(iterations)", iterations)
+    values.whole("iterations", iterations, of="certify")
     x, y, weights, *_ = read_point("certify", problem, result)
     solved, gradient = weighted_gradient(problem, x, y, weights)
     smallest, largest = lower_spectra(problem, x, solved.y)

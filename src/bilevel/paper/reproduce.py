@@ -68,7 +68,7 @@ def _check(figures: Sequence[str], variants: Sequence[str], seeds: int, out: Pat
         for name in names:
             if name not in known:
                 raise ValueError(f"reproduce({kind}=...) got {name!r}: there are {', '.join(known)}.")
-    values.whole("reproduce(seeds)", seeds)
+    values.whole("seeds", seeds, of="reproduce")
     if out.is_file():
         raise NotADirectoryError(f"reproduce(out={str(out)!r}): it is a file, and it needs a folder.")
 

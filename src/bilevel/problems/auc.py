@@ -28,12 +28,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bilevel._core.values import whole
+from bilevel._core.values import number, whole
 from bilevel.constraints import Box
 from bilevel.problem.multiblock import MultiBlockProblem
 from bilevel.problem.task import Task
 from bilevel.problems.ready import Ready
-from bilevel.problems.rows import check_callable, check_signs, check_strength, listed, points_of
+from bilevel.problems.rows import check_callable, check_signs, listed, points_of
 
 Weights = dict[str, jax.Array]  # of x: W, a and b; of a head y: w and b
 Rows = dict[str, jax.Array]  # point, sign, share (p_i) and task (i)
@@ -106,10 +106,10 @@ def auc(
         seed: of the first W.
     """
     tasks = listed("auc", tasks)
-    whole("auc(features)", features)
+    whole("features", features, of="auc")
     check_callable("auc", "activation", activation, "an array")
-    check_strength("auc", "penalty", penalty)
-    check_strength("auc", "reach", reach)
+    number("penalty", penalty, least=0, of="auc")
+    number("reach", reach, least=0, of="auc")
     first = jnp.asarray(points_of("auc", tasks[0]))
     dtype, d = first.dtype, first.shape[1]
     y = {"w": jnp.zeros(features, dtype), "b": jnp.zeros((), dtype)}

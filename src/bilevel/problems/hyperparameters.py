@@ -22,12 +22,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel._core.values import whole
+from bilevel._core.values import number, whole
 from bilevel.constraints import NonNegative
 from bilevel.problem.problem import Problem
 from bilevel.problem.task import Task
 from bilevel.problems.ready import Ready
-from bilevel.problems.rows import check_signs, check_strength, listed, points_of
+from bilevel.problems.rows import check_signs, listed, points_of
 from bilevel.problems.sincos import sincos
 
 Shared = dict[str, jax.Array]  # x: bandwidth and penalty
@@ -78,9 +78,9 @@ def hyperparameters(
         seed: of W.
     """
     tasks = listed("hyperparameters", tasks)
-    whole("hyperparameters(frequencies)", frequencies)
-    check_strength("hyperparameters", "bandwidth", bandwidth)
-    check_strength("hyperparameters", "penalty", penalty)
+    whole("frequencies", frequencies, of="hyperparameters")
+    number("bandwidth", bandwidth, least=0, of="hyperparameters")
+    number("penalty", penalty, least=0, of="hyperparameters")
     first = points_of("hyperparameters", tasks[0])
     check_signs("hyperparameters", tasks)
     d = first.shape[1]

@@ -20,10 +20,11 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
+from bilevel._core.values import number
 from bilevel.problem.minmax import MinMaxProblem
 from bilevel.problem.task import Task, TaskStack
 from bilevel.problems.ready import Ready
-from bilevel.problems.rows import check_callable, check_signs, check_strength, listed, points_of
+from bilevel.problems.rows import check_callable, check_signs, listed, points_of
 
 Error = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -60,7 +61,7 @@ def multitask(
     """
     tasks = listed("multitask", tasks, stacks=True)
     check_callable("multitask", "error", error, "(prediction, target)")
-    check_strength("multitask", "penalty", penalty)
+    number("penalty", penalty, least=0, of="multitask")
     points = jnp.asarray(points_of("multitask", tasks[0]))
     if error is logistic:
         check_signs("multitask", tasks)

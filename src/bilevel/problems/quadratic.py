@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel._core.values import is_positive, whole
+from bilevel._core.values import number, positive, whole
 from bilevel.problem.problem import Problem
 from bilevel.problem.task import Task
 from bilevel.problems.ready import Ready
-from bilevel.problems.rows import check_strength
 
 
 def upper(x, y, batch):
@@ -53,15 +52,14 @@ def random_quadratics(
         loss_scale: multiplies every f_i.
     """
     for name, count in (("tasks", tasks), ("x_size", x_size), ("y_size", y_size)):
-        whole(f"random_quadratics({name})", count)
-    whole("random_quadratics(seed)", seed, least=0)
+        whole(name, count, of="random_quadratics")
+    whole("seed", seed, least=0, of="random_quadratics")
     if y_size < x_size:
         raise ValueError(f"random_quadratics(y_size={y_size}): it needs at least x_size, {x_size}.")
     for name, value in (("lower_condition", lower_condition), ("upper_condition", upper_condition)):
-        check_strength("random_quadratics", name, value, least=1)
+        number(name, value, least=1, of="random_quadratics")
     for name, value in (("x_scale", x_scale), ("loss_scale", loss_scale)):
-        if not is_positive(value):
-            raise ValueError(f"random_quadratics({name}={value!r}): it needs a positive number.")
+        positive(name, value, of="random_quadratics")
     generator = np.random.default_rng(int(seed))
     rows: dict[str, list[np.ndarray]] = {"A": [], "B": [], "C": [], "t": []}
     for _ in range(tasks):

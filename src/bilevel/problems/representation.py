@@ -22,12 +22,12 @@ import optax
 from jax.typing import DTypeLike
 
 from bilevel._core import pytrees
-from bilevel._core.values import whole
+from bilevel._core.values import is_whole, number, whole
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Generator
 from bilevel.problem.task import Task
 from bilevel.problems.ready import Ready
-from bilevel.problems.rows import check_callable, check_strength, listed
+from bilevel.problems.rows import check_callable, listed
 
 Network = Callable[[Any, jax.Array], jax.Array]  # (x, inputs) -> features, one row each
 Layers = list[Any]  # x of an MLP: one matrix a layer, or one dict of a matrix and a vector
@@ -173,8 +173,8 @@ def representation(
     [(80,), (1, 80), (80,), (80, 80), (10,), (80, 10)]
     """
     tasks = listed("representation", tasks)
-    whole("representation(outputs)", outputs)
-    check_strength("representation", "ridge", ridge)
+    whole("outputs", outputs, of="representation")
+    number("ridge", ridge, least=0, of="representation")
     check_callable("representation", "loss", loss, "(outputs, targets)")
     check_callable("representation", "penalty", penalty, "a head")
     row = _first_row(tasks[0])
@@ -217,7 +217,7 @@ def _first_row(task: Task) -> jax.ShapeDtypeStruct:
 def _check_layers(layers: object, row: jax.ShapeDtypeStruct) -> None:
     """Sizes, two or more, the first of which is that of the inputs."""
     sizes = list(layers) if isinstance(layers, Iterable) else []
-    if len(sizes) < 2 or not all(isinstance(s, (int, np.integer)) and s > 0 for s in sizes):
+    if len(sizes) < 2 or not all(is_whole(size) and size > 0 for size in sizes):
         raise ValueError(
             f"representation(layers={layers!r}): it needs two or more sizes, whole numbers from the inputs to the "
             "features."

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from bilevel._core.values import is_number
 from bilevel.problem.sources import Generator
 from bilevel.problem.task import Task, TaskStack
 
@@ -57,12 +56,6 @@ def check_signs(owner: str, tasks: Iterable[Task | TaskStack]) -> None:
                     f"{owner}(tasks=...): task {i if name is None else repr(name)} has the {role} label {others[0]:g}; "
                     "it needs labels -1 and 1."
                 )
-
-
-def check_strength(owner: str, name: str, value: float, least: float = 0.0) -> None:
-    """A ValueError unless it is a finite number, `least` or more."""
-    if not is_number(value) or not value >= least:
-        raise ValueError(f"{owner}({name}={value!r}): it needs a finite number, {least:g} or more.")
 
 
 def check_callable(owner: str, name: str, value: object, takes: str) -> None:

@@ -66,7 +66,7 @@ class ALSET(Alternating):
     def check(self, problem: Problem) -> None:
         """As every solver, and what a ratio needs."""
         super().check(problem)
-        values.rate("ALSET(ratio)", self.ratio)
+        values.rate("ratio", self.ratio, of="ALSET")
         if self.ratio is not None and (self.upper_lr is None or self.lower_lr is not None):
             raise ValueError(
                 f"ALSET(ratio={self.ratio!r}): lower_lr is then ratio * upper_lr, so give upper_lr and no lower_lr."

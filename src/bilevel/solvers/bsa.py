@@ -69,7 +69,7 @@ class BSA(EstimatorSolver):
         """As every solver, and a number of lower steps."""
         super().check(problem)
         if not callable(self.lower_steps):
-            values.whole("BSA(lower_steps)", self.lower_steps)
+            values.whole("lower_steps", self.lower_steps, of="BSA")
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """t_k lower steps, then x and the weights."""

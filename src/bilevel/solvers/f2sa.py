@@ -85,7 +85,7 @@ class F2SA(BilevelSolver):
 
     def check(self, problem: Problem) -> None:
         """As every solver, and what the estimator is made of, by the names it has here."""
-        values.whole("F2SA(lower_steps)", self.lower_steps)
+        values.whole("lower_steps", self.lower_steps, of="F2SA")
         values.positive("penalty_lr", self.penalty_lr, of="F2SA", none="1 / the curvature of f + s g")
         if not callable(self.strength):
             values.positive("strength", self.strength, of="F2SA")

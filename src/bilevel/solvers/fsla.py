@@ -56,7 +56,7 @@ class FSLA(LinearSystemSolver):
     def check(self, problem: Problem) -> None:
         """As SOBA, and a momentum."""
         super().check(problem)
-        values.share("FSLA(momentum)", self.momentum, scheduled=True)
+        values.share("momentum", self.momentum, scheduled=True, of="FSLA")
 
     def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Memory:
         """STORM starts from a plain stochastic value at the first point."""

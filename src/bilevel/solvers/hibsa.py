@@ -83,7 +83,7 @@ class HiBSA(SingleLevelSolver):
         """As every solver, and a perturbation."""
         super().check(problem)
         if not callable(self.perturbation):
-            values.number("HiBSA(perturbation)", self.perturbation, least=0)
+            values.number("perturbation", self.perturbation, least=0, of="HiBSA")
 
     def check_size(self, problem: MinMaxProblem, x: Any, y: PerTask[Any]) -> None:
         """Each block must have its own set."""

@@ -75,9 +75,9 @@ class MMB(Solver):
     def check(self, problem: MultiBlockProblem) -> None:
         """Raises where an option makes no sense."""
         for field in ("upper_lr", "lower_lr", "dual_lr"):
-            values.rate(f"MMB({field})", getattr(self, field), given=True)
-        values.rate("MMB(v_lr)", self.v_lr)
-        values.share("MMB(momentum)", self.momentum, scheduled=True)
+            values.rate(field, getattr(self, field), given=True, of="MMB")
+        values.rate("v_lr", self.v_lr, of="MMB")
+        values.share("momentum", self.momentum, scheduled=True, of="MMB")
         values.positive("radius", self.radius, of="MMB", none="no ball")
         values.whole("blocks_per_step", self.blocks_per_step, most=problem.size, of="MMB", none="all blocks")
         dual = findings.in_constraint("dual_constraint", problem.dual_constraint, "dual", problem.dual)

@@ -54,7 +54,7 @@ class SPABA(Recursive):
     def check(self, problem: Problem) -> None:
         """As SOBA, and the probability."""
         super().check(problem)
-        values.share("SPABA(probability)", self.probability)
+        values.share("probability", self.probability, of="SPABA")
 
     def refreshes(self, state: State, key: jax.Array) -> jax.Array:
         """With probability p."""

@@ -51,7 +51,7 @@ class SRBA(Recursive):
     def check(self, problem: Problem) -> None:
         """As SOBA, and the period."""
         super().check(problem)
-        values.whole("SRBA(period)", self.period)
+        values.whole("period", self.period, of="SRBA")
 
     def refreshes(self, state: State, key: jax.Array) -> jax.Array:
         """At the beginning of every period."""

@@ -97,8 +97,8 @@ class STABLE(BilevelSolver):
     def check(self, problem: Problem) -> None:
         """As every solver, and the two shares."""
         super().check(problem)
-        values.share("STABLE(momentum)", self.momentum, scheduled=True)
-        values.share("STABLE(floor)", self.floor)
+        values.share("momentum", self.momentum, scheduled=True, of="STABLE")
+        values.share("floor", self.floor, of="STABLE")
 
     def check_size(self, problem: Problem, x: Any, y: PerTask[Any]) -> None:
         """The matrices must fit."""

@@ -97,8 +97,8 @@ class VRBO(EstimatorSolver):
     def check(self, problem: Problem) -> None:
         """As every solver, and the counts."""
         super().check(problem)
-        values.whole("VRBO(period)", self.period)
-        values.whole("VRBO(lower_steps)", self.lower_steps)
+        values.whole("period", self.period, of="VRBO")
+        values.whole("lower_steps", self.lower_steps, of="VRBO")
         check_refresh("VRBO", self.refresh_batch, problem)
 
     def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Memory:

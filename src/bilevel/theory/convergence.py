@@ -58,16 +58,9 @@ class Start:
     def check(self, constants: Constants) -> None:
         """Raises where an argument is not a number, or no bound could follow from it."""
         values.number("lower_gap", self.lower_gap, least=0, of="Start")
-        least = -constants.loss_bound
-        if self.envelope is not None and (not values.is_number(self.envelope) or not self.envelope >= least):
-            raise ValueError(
-                f"Start(envelope={self.envelope!r}): it needs a finite number, {least:.3g} (-B_l) or more."
-            )
-        if self.rho is not None and (not values.is_number(self.rho) or not self.rho > constants.weak_convexity):
-            raise ValueError(
-                f"Start(rho={self.rho!r}): it needs a finite number above the weak convexity, "
-                f"{constants.weak_convexity:.3g}."
-            )
+        values.number("envelope", self.envelope, least=-constants.loss_bound, of="Start", none="loss_bound")
+        weak = constants.weak_convexity
+        values.number("rho", self.rho, above=weak, of="Start", none="twice the larger of weak_convexity and L_f")
 
 
 class Complexity(NamedTuple):
@@ -117,7 +110,7 @@ def morbit(constants: Constants, n: int, steps: int) -> MORBiT:
     >>> round(solver.upper_lr, 6), round(solver.lower_lr, 4), round(solver.weighting.lr, 6), solver.hypergradient.terms
     (0.000991, 0.25, 0.003962, 8)
     """
-    values.whole("morbit(steps)", steps)
+    values.whole("steps", steps, of="morbit")
     rates = step_sizes(constants, n, steps)
     terms = series_terms(constants, rates.upper**0.5)
     return MORBiT(

@@ -50,7 +50,7 @@ def rademacher_complexity(losses: ArrayLike, samples: int = 1000, seed: int = 0)
             f"rademacher_complexity(losses=...) got shape {losses.shape}: it needs finite numbers of shape "
             "(candidates, rows)."
         )
-    values.whole("rademacher_complexity(samples)", samples)
+    values.whole("samples", samples, of="rademacher_complexity")
     values.whole("seed", seed, least=0, of="rademacher_complexity")
     generator = np.random.default_rng(int(seed))
     rows = losses.shape[1]
@@ -82,8 +82,7 @@ def seen_task_bound(
     _check_risk(risk)
     values.number("loss", loss)
     values.number("complexity", complexity, least=0)
-    if not values.is_number(width) or not width >= 0:
-        raise ValueError(f"width={width!r}: it needs the length of the range of the losses, 0 or more.")
+    values.number("width", width, least=0)
     deviation = 3 * math.sqrt(math.log(2 / risk)) if observed else math.sqrt(math.log(1 / risk))
     return float(loss + 2 * complexity + width * deviation / math.sqrt(2 * rows))
 

@@ -58,7 +58,7 @@ def estimate_constants(
             depends on the length of the series, so take that of `series_terms`.
     """
     check_is_problem("estimate_constants", problem)
-    values.whole("estimate_constants(samples)", samples)
+    values.whole("samples", samples, of="estimate_constants")
     values.whole("seed", seed, least=0, of="estimate_constants")
     check_estimator("estimate_constants", hypergradient)
     values.positive("radius", radius, of="estimate_constants")

@@ -30,7 +30,7 @@ class CVaR(Weighting[tuple[()]]):
 
     def check(self, n: int) -> None:
         """0 < fraction <= 1."""
-        values.share("CVaR(fraction)", self.fraction)
+        values.share("fraction", self.fraction, of="CVaR")
 
     def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, tuple[()]]:
         """1/n for each task."""

@@ -30,7 +30,7 @@ class Exponentiated(Weighting[jax.Array]):
 
     def check(self, n: int) -> None:
         """0 <= floor < 1."""
-        values.fraction("Exponentiated(floor)", self.floor)
+        values.fraction("floor", self.floor, of="Exponentiated")
 
     def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
         """1/n for each task; the state is their logarithm."""

@@ -44,7 +44,7 @@ class SimplexAscent(Weighting[tuple[()]]):
 
     def check(self, n: int) -> None:
         """0 <= floor < 1 and pull >= 0."""
-        values.fraction("SimplexAscent(floor)", self.floor)
+        values.fraction("floor", self.floor, of="SimplexAscent")
         values.number("pull", self.pull, least=0, of="SimplexAscent")
 
     def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, tuple[()]]:

@@ -51,8 +51,7 @@ class Watched(Weighting[State]):
 
     def check(self, n: int) -> None:
         """1 <= seen <= n."""
-        if not values.is_whole(self.seen) or not 1 <= self.seen <= n:
-            raise ValueError(f"Watched(seen={self.seen!r}): it needs a whole number from 1 to the {n} tasks.")
+        values.whole("seen", self.seen, most=n, of="Watched")
         self.weighting.check(self.seen)
 
     def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, State]:

@@ -44,14 +44,14 @@ def check_options(solver: BilevelSolver, problem: Problem) -> None:
     name = type(solver).__name__
     check_objects(solver)
     for level in ("upper", "lower"):
-        values.rate(f"{name}({level}_lr)", getattr(solver, f"{level}_lr"))
+        values.rate(f"{level}_lr", getattr(solver, f"{level}_lr"), of=name)
         rule, usual = getattr(solver, f"{level}_rule"), getattr(solver.rates, f"{level}_rule")
         if getattr(solver, f"{level}_lr") is None and None not in (rule, usual) and rule is not usual:
             raise ValueError(
                 f"{name}({level}_lr=None) is chosen for optax.{usual.__name__} only: with another {level}_rule, give a "
                 "rate."
             )
-    values.rate(f"{type(solver.weighting).__name__}(lr)", solver.weighting.lr)
+    values.rate("lr", solver.weighting.lr, of=type(solver.weighting).__name__)
     solver.weighting.check(problem.size)
     solver.estimator.check()
     solver.rates.check(name, solver.needs)

@@ -63,7 +63,7 @@ class Alternating(EstimatorSolver):
     def check(self, problem: Problem) -> None:
         """As every solver, and a number of lower steps."""
         super().check(problem)
-        values.whole(f"{type(self).__name__}(lower_steps)", self.lower_steps)
+        values.whole("lower_steps", self.lower_steps, of=type(self).__name__)
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """y, then x and the weights."""

@@ -50,8 +50,8 @@ class MovingAverage(LinearSystemSolver):
         """As every solver, and the two shares."""
         super().check(problem)
         name = type(self).__name__
-        values.share(f"{name}(momentum)", self.momentum, scheduled=True)
-        values.share(f"{name}(damping)", self.damping)
+        values.share("momentum", self.momentum, scheduled=True, of=name)
+        values.share("damping", self.damping, of=name)
 
     def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Memory:
         """The average starts from a plain stochastic value."""

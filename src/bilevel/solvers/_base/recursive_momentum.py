@@ -55,7 +55,7 @@ class RecursiveMomentum(EstimatorSolver):
     def check(self, problem: Problem) -> None:
         """As every solver, and a momentum."""
         super().check(problem)
-        values.share(f"{type(self).__name__}(momentum)", self.momentum, scheduled=True)
+        values.share("momentum", self.momentum, scheduled=True, of=type(self).__name__)
 
     def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Memories:
         """Both recursions start from a plain stochastic value at the first point."""

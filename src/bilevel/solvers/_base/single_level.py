@@ -58,9 +58,9 @@ class SingleLevelSolver(Solver):
     def check(self, problem: MinMaxProblem) -> None:
         """Raises where an option makes no sense."""
         check_objects(self)
-        values.rate(f"{type(self).__name__}(upper_lr)", self.upper_lr, given=True)
+        values.rate("upper_lr", self.upper_lr, given=True, of=type(self).__name__)
         if self.weighting.moves:
-            values.rate(f"{type(self.weighting).__name__}(lr)", self.weighting.lr, given=True)
+            values.rate("lr", self.weighting.lr, given=True, of=type(self.weighting).__name__)
         self.weighting.check(problem.size)
 
     def start(self, problem: MinMaxProblem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
