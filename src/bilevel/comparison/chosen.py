@@ -19,7 +19,7 @@ from bilevel.solvers.recommendation import recommended
 from bilevel.weightings import SimplexAscent
 
 
-class Chosen(NamedTuple):
+class Selection(NamedTuple):
     """The solvers to compare, and whether the paper's own run is among them."""
 
     solvers: dict[str, Solver]
@@ -33,15 +33,15 @@ class Recommended(NamedTuple):
     solver: Solver
 
 
-def choose(solvers: Sequence[str] | Mapping[str, Solver] | None, benchmark: Experiment) -> Chosen:
+def choose(solvers: Sequence[str] | Mapping[str, Solver] | None, benchmark: Experiment) -> Selection:
     """The solvers that a user chose: those chosen by name become min-max methods, objects run as they are given."""
     if solvers is None:
-        return Chosen(all_solvers(), benchmark.reference is not None)
+        return Selection(all_solvers(), benchmark.reference is not None)
     if isinstance(solvers, Mapping) and solvers:
         for name, solver in solvers.items():
             if not isinstance(solver, Solver):
                 raise TypeError(f"compare(solvers=...): {name!r} is {solver!r}; it needs a solver object.")
-        return Chosen(dict(solvers), False)
+        return Selection(dict(solvers), False)
     named = isinstance(solvers, Sequence) and not isinstance(solvers, str) and len(solvers) > 0
     if not named or not all(isinstance(name, str) for name in solvers):
         raise ValueError(f"compare(solvers={solvers!r}): it needs a list of names, or a dict of solvers by label.")
@@ -50,7 +50,7 @@ def choose(solvers: Sequence[str] | Mapping[str, Solver] | None, benchmark: Expe
         raise ValueError(
             f"compare(solvers=...): the paper does not have {benchmark.name!r}, only {has}: leave out 'paper'."
         )
-    return Chosen(by_name([name for name in solvers if name != "paper"]), "paper" in solvers)
+    return Selection(by_name([name for name in solvers if name != "paper"]), "paper" in solvers)
 
 
 def by_name(names: Sequence[str]) -> dict[str, Solver]:

@@ -34,37 +34,36 @@ class Adaptation:
 
     Attributes:
         y: every task's own variable, by name.
-        losses: f_i(x, y_i) on all validation data, by name.
-        test_losses: on all test data, by name; None where a task has none.
-        rates: the lower rate of every task in the last step, by name.
+        losses: f_i(x, y_i) on all validation data, in the order of the tasks, as in a `Result`.
+        test_losses: on all test data, likewise; None where a task has none.
+        rates: the lower rate of every task in the last step, likewise.
     """
 
     y: TaskValues
-    losses: dict[str, float]
-    test_losses: dict[str, float] | None
-    rates: dict[str, float]
+    losses: np.ndarray
+    test_losses: np.ndarray | None
+    rates: np.ndarray
 
     @property
     def worst(self) -> float:
         """The largest validation loss."""
-        return float(np.max(list(self.losses.values())))
+        return float(np.max(self.losses))
 
     @property
     def mean(self) -> float:
         """The mean validation loss."""
-        return float(np.mean(list(self.losses.values())))
+        return float(np.mean(self.losses))
 
     @property
     def worst_task(self) -> str:
         """The name of the task with the largest validation loss."""
-        return list(self.losses)[int(np.argmax(list(self.losses.values())))]
+        return self.y.names[int(np.argmax(self.losses))]
 
     def __str__(self) -> str:
         said = f"{len(self.losses)} tasks: worst loss {self.worst:.5g} ({self.worst_task!r}), mean {self.mean:.5g}"
         if self.test_losses is None:
             return said
-        test = list(self.test_losses.values())
-        return f"{said}; test worst {np.max(test):.5g}, mean {np.mean(test):.5g}"
+        return f"{said}; test worst {np.max(self.test_losses):.5g}, mean {np.mean(self.test_losses):.5g}"
 
 
 @part
@@ -106,7 +105,7 @@ def adapt(
         x: what the tasks share, for instance `result.x`.
         tasks: `bl.Task` and `bl.Task.stack(...)`.
         steps: how many lower steps.
-        y: where they start, as for `solve`; None = the tasks brought theirs.
+        y: where they start, as for `solve`; None = each task has its own.
         lower_rule: from a rate to an optax transformation.
         lower_lr: a number, a schedule, or None = 1/L_i for every task, L_i its measured curvature.
         seed: of everything random.
@@ -116,7 +115,7 @@ def adapt(
     >>> known = bl.problems.shrinkage()
     >>> new = bl.Task(train=jnp.array([3.0]), validation=jnp.array([1.0]), y=jnp.array(0.0), name="new")
     >>> adapted = bl.adapt(known.problem, jnp.array(0.0), [new], steps=50)
-    >>> round(float(adapted.y["new"]), 4), round(adapted.losses["new"], 4)
+    >>> round(float(adapted.y["new"]), 4), round(adapted.worst, 4)
     (1.5, 0.125)
     """
     check_is_problem("adapt", problem)
@@ -132,13 +131,13 @@ def adapt(
 
     y, rate = _run(fit, unseen, x, y, jax.random.fold_in(key, 1), steps)
     validation, test = _evaluate(unseen, x, y)
-    by_name = lambda values: dict(zip(unseen.names, np.asarray(values).tolist(), strict=True))  # noqa: E731
-    adapted = Adaptation(unseen.by_name(y), by_name(validation), None if test is None else by_name(test), by_name(rate))
-    if not np.all(np.isfinite(validation)):
-        name = unseen.names[int(np.argmin(np.isfinite(validation)))]
+    losses, rates = np.asarray(validation), np.asarray(rate)
+    adapted = Adaptation(unseen.by_name(y), losses, None if test is None else np.asarray(test), rates)
+    if not np.all(np.isfinite(losses)):
+        i = int(np.argmin(np.isfinite(losses)))
         warnings.warn(
-            f"adapt diverged: the loss of task {name!r} became {adapted.losses[name]}. Try a smaller lower_lr (it was "
-            f"{adapted.rates[name]:.3g}), or None to have it chosen.",
+            f"adapt diverged: the loss of task {unseen.names[i]!r} became {losses[i]}. Try a smaller lower_lr (it was "
+            f"{rates[i]:.3g}), or None to have it chosen.",
             stacklevel=2,
         )
     return adapted

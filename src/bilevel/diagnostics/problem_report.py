@@ -94,10 +94,10 @@ def check_problem(problem: Problem, x: Any, y: Any = None) -> ProblemReport:
     found += findings.in_constraint("constraint", problem.constraint, "x", x)
     for finding in (*findings.in_losses(problem, x, y), *findings.in_batches(problem, x, y)):
         because = finding.task is not None and (finding.task in explained or None in explained)
-        if not (because and finding.blocks):
+        if not (because and finding.prevents_losses):
             found.append(finding)
     smallest = largest = unknown
-    if not any(finding.fault for finding in found if finding.blocks):
+    if not any(finding.fault for finding in found if finding.prevents_losses):
         smallest, largest = map(np.asarray, lower_spectra(problem, x, y))
         found += _in_curvature(problem, smallest, largest)
     found.sort(key=lambda finding: not finding.fault)

@@ -35,7 +35,7 @@ class Finding:
         advice: what to do about it; "" where the text says so.
         task: the task it was found in; None = the problem as a whole.
         fault: whether it is wrong, rather than worth knowing.
-        blocks: whether the losses cannot be evaluated because of it.
+        prevents_losses: whether the losses cannot be evaluated because of it.
         error: what `solve` raises.
     """
 
@@ -43,7 +43,7 @@ class Finding:
     advice: str = ""
     task: str | None = None
     fault: bool = True
-    blocks: bool = True
+    prevents_losses: bool = True
     error: type[Exception] = ValueError
 
     def __str__(self) -> str:
@@ -110,15 +110,15 @@ def in_constraint(argument: str, constraint: Constraint, name: str, point: Any) 
     try:
         projected = jax.eval_shape(constraint.project, point)
     except (TypeError, ValueError) as error:
-        yield Finding(f"{what}: {_first_line(error)}", blocks=False)
+        yield Finding(f"{what}: {_first_line(error)}", prevents_losses=False)
         return
     if pytrees.signature(projected) != pytrees.signature(point):
-        yield Finding(f"{what}: it projects {name} to {pytrees.describe(projected)}.", blocks=False)
+        yield Finding(f"{what}: it projects {name} to {pytrees.describe(projected)}.", prevents_losses=False)
         return
     try:
         getattr(constraint, "check", lambda _: None)(point)  # a user's own needs nothing but `project`
     except ValueError as error:
-        yield Finding(f"{argument} {_first_line(error)}", blocks=False)  # it names itself
+        yield Finding(f"{argument} {_first_line(error)}", prevents_losses=False)  # it names itself
         return
     if pytrees.is_traced((point, constraint)) or not _finite(point):
         return
@@ -130,7 +130,7 @@ def in_constraint(argument: str, constraint: Constraint, name: str, point: Any) 
         yield Finding(
             f"{name} lies outside the {argument} {constraint}, {distance:.3g} away from it: start inside, for "
             f"instance at problem.{argument}.project({name}).",
-            blocks=False,
+            prevents_losses=False,
         )
 
 
@@ -238,7 +238,7 @@ def _in_rows(problem: BaseProblem, group: Group, x: Any, y: Any, level: str) -> 
             f"{why} need means" if needed else "harmless as long as steps see all the data of tasks of equal size",
             _names(problem, group)[int(k)],
             fault=needed,
-            blocks=False,
+            prevents_losses=False,
         )
 
 

@@ -25,7 +25,7 @@ from bilevel.problem.task_names import Names
 
 X = TypeVar("X")
 Y = TypeVar("Y")
-Batch = TypeVar("Batch")
+BatchT = TypeVar("BatchT")
 
 
 @part
@@ -58,8 +58,8 @@ class Problem(BaseProblem):
 
     def __init__(
         self,
-        upper: Callable[[X, Y, Batch], jax.Array],
-        lower: Callable[[X, Y, Batch], jax.Array],
+        upper: Callable[[X, Y, BatchT], jax.Array],
+        lower: Callable[[X, Y, BatchT], jax.Array],
         tasks: Task | TaskStack | Sequence[Task | TaskStack],
         constraint: Constraint | None = None,
         lower_batch: int | None = None,

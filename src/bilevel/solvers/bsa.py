@@ -30,7 +30,7 @@ from bilevel.hypergradients.base import Hypergradient
 from bilevel.oracles.lower import LowerResult, lower_gradients
 from bilevel.oracles.upper import Upper
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.bilevel import Lowered
+from bilevel.solvers._base.bilevel import MovedLower
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.estimator import EstimatorSolver
 from bilevel.solvers._base.state import Info, State
@@ -74,12 +74,12 @@ class BSA(EstimatorSolver):
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """t_k lower steps, then x and the weights."""
         lower_key, upper_key = jax.random.split(key)
-        lowered = self._descend(problem, state, lower_key)  # (1)
-        point = self.point(state, lowered.y, lowered.rates)
+        moved = self._descend(problem, state, lower_key)  # (1)
+        point = self.point(state, moved.y, moved.rates)
         seen = Upper(problem, self.estimator).direction(point, problem.draw_upper(upper_key))
-        return self.finish(problem, state, lowered, seen)  # (2)
+        return self.finish(problem, state, moved, seen)  # (2)
 
-    def _descend(self, problem: Problem, state: State, key: jax.Array) -> Lowered:
+    def _descend(self, problem: Problem, state: State, key: jax.Array) -> MovedLower:
         rate, rates = self.lower_rates(problem, state, problem.draw_lower(key))
 
         def one(t: jax.Array, at: LowerResult) -> LowerResult:
@@ -88,4 +88,4 @@ class BSA(EstimatorSolver):
 
         count = self.lower_steps(state.step) if callable(self.lower_steps) else self.lower_steps
         end = jax.lax.fori_loop(0, count, one, LowerResult(state.y, state.lower))
-        return Lowered(end.y, end.optimiser, rate, rates)
+        return MovedLower(end.y, end.optimiser, rate, rates)

@@ -68,14 +68,14 @@ class FSLA(LinearSystemSolver):
         """y, v at the new y, then x and the weights."""
         lower_key, upper_key = jax.random.split(key)
         samples = problem.draw_upper(upper_key)
-        lowered = self.descend(problem, state, lower_key)  # (1)
-        point = self.point(state, lowered.y, lowered.rates)
-        v = self.move_v(state.v, residuals(problem, point, samples), lowered.rate)  # (2)
+        moved = self.descend(problem, state, lower_key)  # (1)
+        point = self.point(state, moved.y, moved.rates)
+        v = self.move_v(state.v, residuals(problem, point, samples), moved.rate)  # (2)
         momentum = rate_at(self.momentum, state.step)
         value, _, memory = self.tracker.update(
             self._tracked(problem), kept(point._replace(v=v)), state.memory, samples, momentum
         )  # (3)
-        state, info = self.finish(problem, state, lowered, as_evaluation(value, state.weights, v))  # (4)
+        state, info = self.finish(problem, state, moved, as_evaluation(value, state.weights, v))  # (4)
         return state._replace(memory=memory), info
 
     def _tracked(self, problem: Problem) -> Oracle:

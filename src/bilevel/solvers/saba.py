@@ -32,7 +32,7 @@ from bilevel._core.module import part
 from bilevel.oracles.upper import Evaluation
 from bilevel.problem.per_task import PerTask, fields_of
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.bilevel import Lowered
+from bilevel.solvers._base.bilevel import MovedLower
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.checks import check_memory
 from bilevel.solvers._base.linear_system import LinearSystemSolver
@@ -82,6 +82,6 @@ class SABA(LinearSystemSolver):
         direction = jax.tree.map(weighted, problem.join(seen.direction))
         losses = problem.join(seen.loss).astype(state.weights.dtype)
         v = self.move_v(state.v, seen.residual, rate)
-        lowered = Lowered(*self.move_lower(state.y, state.lower, seen.slope, rate), rate, rates)
-        state, info = self.finish(problem, state, lowered, Evaluation(direction, losses, v))  # (2), (3)
+        moved = MovedLower(*self.move_lower(state.y, state.lower, seen.slope, rate), rate, rates)
+        state, info = self.finish(problem, state, moved, Evaluation(direction, losses, v))  # (2), (3)
         return state._replace(memory=seen.tables), info

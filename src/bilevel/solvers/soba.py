@@ -54,7 +54,7 @@ class SOBA(LinearSystemSolver):
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """Everything at the old point."""
         samples = problem.draw_upper(key)
-        lowered = self.lower_move(problem, state, samples)  # (1)
-        seen, residual = self.oracle(problem).with_residuals(self.point(state, rates=lowered.rates), samples)
-        v = self.move_v(state.v, residual, lowered.rate)  # (2)
-        return self.finish(problem, state, lowered, seen._replace(v=v))  # (3), (4)
+        moved = self.lower_move(problem, state, samples)  # (1)
+        seen, residual = self.oracle(problem).with_residuals(self.point(state, rates=moved.rates), samples)
+        v = self.move_v(state.v, residual, moved.rate)  # (2)
+        return self.finish(problem, state, moved, seen._replace(v=v))  # (3), (4)

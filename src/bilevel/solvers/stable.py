@@ -39,7 +39,7 @@ from bilevel.problem.problem import Problem
 from bilevel.rates import Measured
 from bilevel.rates.base import Rates
 from bilevel.rules.base import Rule
-from bilevel.solvers._base.bilevel import BilevelSolver, Lowered
+from bilevel.solvers._base.bilevel import BilevelSolver, MovedLower
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.checks import check_memory
 from bilevel.solvers._base.linear_system import rows_of_g
@@ -126,8 +126,8 @@ class STABLE(BilevelSolver):
         implicit = implicit_term(problem, state, matrices, samples)
         seen = seen._replace(direction=optax.tree.sub(seen.direction, implicit))
         u = lower_gradients(problem, state.x, state.y, rows)
-        lowered = Lowered(*self.move_lower(state.y, state.lower, u, rate), rate, rates)
-        after, info = self.finish(problem, state, lowered, seen)  # (2), (4)
-        moved = optax.tree.sub(after.x, state.x)
-        y = optax.tree.sub(after.y, one_by_one(lambda s, y: along(s, moved, y), matrices, state.y))  # (3)
+        moved = MovedLower(*self.move_lower(state.y, state.lower, u, rate), rate, rates)
+        after, info = self.finish(problem, state, moved, seen)  # (2), (4)
+        shift = optax.tree.sub(after.x, state.x)
+        y = optax.tree.sub(after.y, one_by_one(lambda s, y: along(s, shift, y), matrices, state.y))  # (3)
         return after._replace(y=y, memory=Kept(matrices, state.x, state.y)), info

@@ -58,9 +58,9 @@ class Tandem(LinearSystemSolver):
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """y, then x, v and the weights from one gradient."""
         lower_key, upper_key = jax.random.split(key)
-        lowered = self.descend(problem, state, lower_key)  # (1)
-        point = self.point(state, lowered.y, lowered.rates)
+        moved = self.descend(problem, state, lower_key)  # (1)
+        point = self.point(state, moved.y, moved.rates)
         seen, residual = self.oracle(problem).with_residuals(point, problem.draw_upper(upper_key))  # (2)
-        after, info = self.finish(problem, state, lowered, seen)  # (3), (5)
+        after, info = self.finish(problem, state, moved, seen)  # (3), (5)
         keep = 1 - share_moved(state.x, after.x)
-        return after._replace(v=self.move_v(state.v, residual, lowered.rate, keep)), info  # (4)
+        return after._replace(v=self.move_v(state.v, residual, moved.rate, keep)), info  # (4)

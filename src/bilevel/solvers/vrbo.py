@@ -34,7 +34,7 @@ from bilevel.problem.group import UpperSample
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
-from bilevel.solvers._base.bilevel import Lowered
+from bilevel.solvers._base.bilevel import MovedLower
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.checks import check_refresh
 from bilevel.solvers._base.estimator import EstimatorSolver
@@ -59,7 +59,7 @@ class Drawn(NamedTuple):
         return cls(problem.draw_lower(lower_key), problem.draw_upper(upper_key))
 
 
-class Directions(NamedTuple):
+class TrackedDirections(NamedTuple):
     """What is tracked."""
 
     y: PerTask[Any]  # u
@@ -115,7 +115,7 @@ class VRBO(EstimatorSolver):
             lambda: state.memory,
         )  # (1)
         seen = as_evaluation(memory.value.upper, state.weights, state.v)
-        state, info = self.finish(problem, state, Lowered(state.y, state.lower, rate, rates), seen)  # (2)
+        state, info = self.finish(problem, state, MovedLower(state.y, state.lower, rate, rates), seen)  # (2)
         return self._descend(problem, state._replace(memory=memory), rate, lower_key), info
 
     def _descend(self, problem: Problem, state: State, rate: PerTask[jax.Array], key: jax.Array) -> State:
@@ -142,8 +142,8 @@ class VRBO(EstimatorSolver):
         oracle, per_task = Upper(problem, self.estimator), self.tracker.per_task
         upper = upper_oracle(oracle.directions if per_task else oracle.direction, per_task=per_task)
 
-        def at(point: KeptPoint, samples: Drawn) -> tuple[Directions, PerTask[Any]]:
+        def at(point: KeptPoint, samples: Drawn) -> tuple[TrackedDirections, PerTask[Any]]:
             value, v = upper(point, samples.upper)
-            return Directions(lower_gradients(problem, point.x, point.y, samples.lower), value), v
+            return TrackedDirections(lower_gradients(problem, point.x, point.y, samples.lower), value), v
 
         return at

@@ -26,7 +26,7 @@ close = functools.partial(np.allclose, rtol=0, atol=1e-3)
 equal = functools.partial(np.allclose, rtol=1e-9, atol=1e-12)
 
 
-class Path(NamedTuple):
+class Trajectory(NamedTuple):
     """What a run went through, step by step."""
 
     x: Any
@@ -34,14 +34,14 @@ class Path(NamedTuple):
     info: Info
 
 
-class Ran(NamedTuple):
+class FinishedRun(NamedTuple):
     """A run."""
 
     last: State
-    path: Path
+    path: Trajectory
 
 
-class Runner:
+class CompiledRun:
     """Runs a solver, compiled once for every shape."""
 
     def __init__(self, solver: Solver):
@@ -49,20 +49,20 @@ class Runner:
         # Unoptimised: these runs are short, and compiling them is what takes time.
         self.compiled = jax.jit(self._run, compiler_options={"xla_backend_optimization_level": 0})
 
-    def __call__(self, example: Example, key: int = 1, solver: Solver | None = None) -> Ran:
+    def __call__(self, example: Example, key: int = 1, solver: Solver | None = None) -> FinishedRun:
         """A run of `STEPS` steps."""
         return self.compiled(self.solver if solver is None else solver, example, jax.random.key(key))
 
-    def _run(self, solver: Solver, example: Example, key: jax.Array) -> Ran:
+    def _run(self, solver: Solver, example: Example, key: jax.Array) -> FinishedRun:
         self.traces += 1
         problem, x, y = example
 
-        def one(state: State, k: jax.Array) -> tuple[State, Path]:
+        def one(state: State, k: jax.Array) -> tuple[State, Trajectory]:
             state, info = solver.step(problem, state, jax.random.fold_in(key, k))
-            return state, Path(state.x, state.weights, info)
+            return state, Trajectory(state.x, state.weights, info)
 
         first = solver.start(problem, x, y, jax.random.key(0), jnp.asarray(STEPS, jnp.int32))
-        return Ran(*jax.lax.scan(one, first, jnp.arange(STEPS)))
+        return FinishedRun(*jax.lax.scan(one, first, jnp.arange(STEPS)))
 
 
 def check_solver(solver: Solver) -> None:
@@ -85,7 +85,7 @@ def check_solver(solver: Solver) -> None:
     require_pytree(solver, "solver")
     kinds = [kind for kind in KINDS if issubclass(kind, solver.problem_type)]
     require(kinds, f"{solver}: problem_type is {solver.problem_type.__name__}, and there is no such problem to try.")
-    setting, runner = Setting(kinds[0]), Runner(solver)
+    setting, runner = Setting(kinds[0]), CompiledRun(solver)
     with precision(jnp.float64):
         example = make(setting, jnp.float64)
         try:
@@ -119,7 +119,7 @@ def _check_structure(solver: Solver, example: Example) -> None:
     require(isinstance(info, Info), f"{solver}: step reports a {type(info).__name__}: it needs a bl.Info.")
 
 
-def _check_state(solver: Solver, example: Example, ran: Ran) -> None:
+def _check_state(solver: Solver, example: Example, ran: FinishedRun) -> None:
     """x and y are what the run started from, and the state says what belongs to tasks."""
     (problem, x, y), last, info = example, ran.last, ran.path.info
     require(isinstance(last, State), f"{solver}: start returned a {type(last).__name__}: it needs a bl.State.")
@@ -135,7 +135,7 @@ def _check_state(solver: Solver, example: Example, ran: Ran) -> None:
         )
 
 
-def _check_moves(solver: Solver, example: Example, ran: Ran) -> None:
+def _check_moves(solver: Solver, example: Example, ran: FinishedRun) -> None:
     """Everything moves, and stays where it belongs."""
     (last, path), first = ran, (example.x, example.y)
     for (where, a), b in zip(
@@ -173,7 +173,7 @@ def _check_info(solver: Solver, example: Example, info: Info) -> None:
     require(np.all(np.asarray(info.direction_norm)[2:] > 0), f"{solver}: Info.direction_norm is not positive.")
 
 
-def _check_keys(runner: Runner, example: Example, ran: Ran) -> None:
+def _check_keys(runner: CompiledRun, example: Example, ran: FinishedRun) -> None:
     """A run is a function of its key, and of numbers that are data."""
     solver, traces = runner.solver, runner.traces
     require(same(ran, runner(example)), f"{solver}: the same key gives another run: a step must be pure.")
@@ -205,7 +205,7 @@ def _check_file(solver: Solver, state: State) -> None:
         )
 
 
-def _check_order(runner: Runner, setting: Setting) -> None:
+def _check_order(runner: CompiledRun, setting: Setting) -> None:
     """Permuting tasks permutes their weights, where batches do not differ."""
     for batch in (setting.batch, None):  # a method that remembers which rows came when needs them all at once
         alike = setting._replace(noise=0.0, batch=batch)
@@ -221,7 +221,7 @@ def _check_order(runner: Runner, setting: Setting) -> None:
     require(equal(plain.x["b"], other.x["b"]), f"{name} lead to another x.")
 
 
-def _check_single_precision(runner: Runner, setting: Setting, ran: Ran) -> None:
+def _check_single_precision(runner: CompiledRun, setting: Setting, ran: FinishedRun) -> None:
     """Runs in float32, several at once, are those in float64 up to rounding."""
     solver, example = runner.solver, make(setting, jnp.float32)
     keys = jax.vmap(jax.random.key)(jnp.array([1, 2]))
@@ -236,7 +236,7 @@ def _check_single_precision(runner: Runner, setting: Setting, ran: Ran) -> None:
     require(apart > 1e-4, f"{name} two keys give the same run.")
 
 
-def _check_alone(runner: Runner, setting: Setting) -> None:
+def _check_alone(runner: CompiledRun, setting: Setting) -> None:
     """One task has the weight 1; rates that are chosen are finite and positive."""
     solver = runner.solver
     if solver.chooses_rates:

@@ -25,7 +25,7 @@ from bilevel.weightings import SimplexAscent
 MOST_STEPS = 10**100  # beyond which no number of steps is looked for
 
 
-class Rates(NamedTuple):
+class StepSizes(NamedTuple):
     """Theorem 1's step sizes."""
 
     upper: float  # alpha
@@ -72,7 +72,7 @@ class Complexity(NamedTuple):
     order: float  # n^{5/4} eps^{-5/2} log(1/eps), which the corollary claims queries grow as; nan unless eps < 1
 
 
-def step_sizes(constants: Constants, n: int, steps: float) -> Rates:
+def step_sizes(constants: Constants, n: int, steps: float) -> StepSizes:
     """Theorem 1's alpha, beta and gamma for n tasks and K = `steps` steps.
 
     Always alpha / beta <= mu_g / (16 G_y L). The lemma on the weights has sqrt(2) in place of gamma's 2.
@@ -80,7 +80,7 @@ def step_sizes(constants: Constants, n: int, steps: float) -> Rates:
     _check(constants, n, steps)
     scale = constants.response * constants.direction_lipschitz
     mu, nu = constants.strong_convexity, constants.lower_limit
-    return Rates(
+    return StepSizes(
         upper=min(mu * nu / (16 * scale), steps**-0.6 / (4 * scale)),
         lower=min(nu, 4 * steps**-0.4 / mu),
         weights=2 * steps**-0.6 / (constants.loss_bound * n**0.5),
@@ -245,14 +245,14 @@ def sample_complexity(
     return Complexity(steps, terms, steps * (terms + 3), order)
 
 
-def _settled(constants: Constants, rates: Rates, bias: float, A: float, gap: float) -> float:
+def _settled(constants: Constants, rates: StepSizes, bias: float, A: float, gap: float) -> float:
     """The terms of the bound on x that do not come from where it starts."""
     off = constants.direction_lipschitz**2 * A
     moments = constants.upper_second_moment + 3 * bias**2 + 3 * off
     return 8 * (bias**2 + off) / gap**2 + 2 * rates.upper * moments / gap
 
 
-def _rates_and_bias(constants: Constants, n: int, steps: float, start: Start) -> tuple[Rates, float]:
+def _rates_and_bias(constants: Constants, n: int, steps: float, start: Start) -> tuple[StepSizes, float]:
     rates = step_sizes(constants, n, steps)
     if not isinstance(start, Start):
         raise TypeError(f"start got {type(start).__name__}: it needs a bl.theory.Start.")

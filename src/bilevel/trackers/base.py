@@ -9,27 +9,27 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from jax.typing import ArrayLike
 
 Value = TypeVar("Value")
-Point = TypeVar("Point")
+PointT = TypeVar("PointT")
 Sample = TypeVar("Sample")
 Extra = TypeVar("Extra")
 
-Oracle: TypeAlias = Callable[[Point, Sample], tuple[Value, Extra]]
+Oracle: TypeAlias = Callable[[PointT, Sample], tuple[Value, Extra]]
 """(point, sample) -> (value, extra): the same sample at two points gives two values with the same noise."""
 
 
-class Memory(NamedTuple, Generic[Value, Point]):
+class Memory(NamedTuple, Generic[Value, PointT]):
     """What a tracker carries: a value, and the point it was taken at."""
 
     value: Value
-    point: Point
+    point: PointT
 
 
-class Update(NamedTuple, Generic[Value, Extra, Point]):
+class Update(NamedTuple, Generic[Value, Extra, PointT]):
     """What a tracker returns: the new value, what else the oracle returned at the new point, and the new memory."""
 
     value: Value
     extra: Extra
-    memory: Memory[Value, Point]
+    memory: Memory[Value, PointT]
 
 
 class Tracker(abc.ABC):
@@ -51,10 +51,10 @@ class Tracker(abc.ABC):
     @abc.abstractmethod
     def update(
         self,
-        oracle: Oracle[Point, Sample, Value, Extra],
-        point: Point,
-        memory: Memory[Value, Point],
+        oracle: Oracle[PointT, Sample, Value, Extra],
+        point: PointT,
+        memory: Memory[Value, PointT],
         sample: Sample,
         momentum: ArrayLike,
-    ) -> Update[Value, Extra, Point]:
+    ) -> Update[Value, Extra, PointT]:
         """The value at a new point, from the oracle there and the memory."""

@@ -8,7 +8,7 @@ import jax
 from jax.typing import ArrayLike
 
 from bilevel._core.module import part
-from bilevel.trackers.base import Extra, Memory, Oracle, Point, Sample, Tracker, Update, Value
+from bilevel.trackers.base import Extra, Memory, Oracle, PointT, Sample, Tracker, Update, Value
 
 
 @part
@@ -27,9 +27,9 @@ class Momentum(Tracker):
 
     def update(
         self,
-        oracle: Oracle[Point, Sample, Value, Extra],
-        point: Point,
-        memory: Memory[Value, Point],
+        oracle: Oracle[PointT, Sample, Value, Extra],
+        point: PointT,
+        memory: Memory[Value, PointT],
         sample: Sample,
         momentum: ArrayLike,
     ) -> Update:

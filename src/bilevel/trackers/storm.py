@@ -6,7 +6,7 @@ import jax
 from jax.typing import ArrayLike
 
 from bilevel._core.module import part
-from bilevel.trackers.base import Extra, Memory, Oracle, Point, Sample, Tracker, Update, Value
+from bilevel.trackers.base import Extra, Memory, Oracle, PointT, Sample, Tracker, Update, Value
 
 
 @part
@@ -25,18 +25,18 @@ class Storm(Tracker):
 
     per_task: bool = False
 
-    def init(self, value: Value, point: Point) -> Memory[Value, Point]:
+    def init(self, value: Value, point: PointT) -> Memory[Value, PointT]:
         """Starts from a value."""
         return Memory(value, point)
 
     def update(
         self,
-        oracle: Oracle[Point, Sample, Value, Extra],
-        point: Point,
-        memory: Memory[Value, Point],
+        oracle: Oracle[PointT, Sample, Value, Extra],
+        point: PointT,
+        memory: Memory[Value, PointT],
         sample: Sample,
         momentum: ArrayLike,
-    ) -> Update[Value, Extra, Point]:
+    ) -> Update[Value, Extra, PointT]:
         """Two evaluations of the oracle on one sample."""
         new, extra = oracle(point, sample)
         old, _ = oracle(memory.point, sample)

@@ -11,10 +11,10 @@ from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core.schedules import Rate
 
-State = TypeVar("State")
+StateT = TypeVar("StateT")
 
 
-class Weighting(abc.ABC, Generic[State]):
+class Weighting(abc.ABC, Generic[StateT]):
     """How much each task counts: weights on the simplex {weights >= 0, sum = 1}, moved by the tasks' losses.
 
     To write one, make a part (`bl.part`) that inherits from this class and has `init` and `update`:
@@ -53,11 +53,11 @@ class Weighting(abc.ABC, Generic[State]):
         """Raises a ValueError where an argument makes no sense for n tasks."""
 
     @abc.abstractmethod
-    def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, State]:
+    def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, StateT]:
         """The first weights of n tasks, and the first state."""
 
     @abc.abstractmethod
-    def update(self, weights: jax.Array, losses: jax.Array, state: State, rate: ArrayLike) -> tuple[jax.Array, State]:
+    def update(self, weights: jax.Array, losses: jax.Array, state: StateT, rate: ArrayLike) -> tuple[jax.Array, StateT]:
         """The next weights and state, from the tasks' losses; `rate` is the value of `lr` at this step."""
 
 

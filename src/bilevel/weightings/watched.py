@@ -9,12 +9,12 @@ from jax.typing import ArrayLike, DTypeLike
 from bilevel._core import values
 from bilevel._core.module import part
 from bilevel._core.schedules import Rate
-from bilevel.weightings.base import State, Weighting
+from bilevel.weightings.base import StateT, Weighting
 from bilevel.weightings.simplex_ascent import SimplexAscent
 
 
 @part
-class Watched(Weighting[State]):
+class Watched(Weighting[StateT]):
     """The first `seen` tasks are weighted by `weighting`; the others, unseen by x, have weight 0.
 
     Unseen tasks fit their y to the shared x along the run but do not influence x: their losses say how well x serves
@@ -32,7 +32,7 @@ class Watched(Weighting[State]):
     """
 
     seen: int
-    weighting: Weighting[State] = SimplexAscent()  # type: ignore[assignment]
+    weighting: Weighting[StateT] = SimplexAscent()  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if isinstance(self.weighting, type) or not hasattr(self.weighting, "update"):
@@ -54,16 +54,16 @@ class Watched(Weighting[State]):
         values.whole("seen", self.seen, most=n, of="Watched")
         self.weighting.check(self.seen)
 
-    def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, State]:
+    def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, StateT]:
         """The first weights."""
         return _padded(self.weighting.init(self.seen, dtype), n)
 
-    def update(self, weights: jax.Array, losses: jax.Array, state: State, rate: ArrayLike) -> tuple[jax.Array, State]:
+    def update(self, weights: jax.Array, losses: jax.Array, state: StateT, rate: ArrayLike) -> tuple[jax.Array, StateT]:
         """The next weights."""
         own_weights, own_losses, own = jax.tree.map(lambda a: a[: self.seen], (weights, losses, state))
         return _padded(self.weighting.update(own_weights, own_losses, own, rate), len(weights))
 
 
-def _padded(rows: tuple[jax.Array, State], n: int) -> tuple[jax.Array, State]:
+def _padded(rows: tuple[jax.Array, StateT], n: int) -> tuple[jax.Array, StateT]:
     """Weights and state with rows of zeros for the tasks beyond the seen ones."""
     return jax.tree.map(lambda a: jnp.pad(a, [(0, n - a.shape[0])] + [(0, 0)] * (a.ndim - 1)), rows)

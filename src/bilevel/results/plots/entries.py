@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class Run(Protocol):
+class RunLike(Protocol):
     """What is needed of a `Result`."""
 
     @property
@@ -33,14 +33,14 @@ class Run(Protocol):
         ...
 
 
-Plottable = Run | Sequence[Run] | Sequence[Sequence[Run]] | Mapping[str, Run | Sequence[Run]]
+Plottable = RunLike | Sequence[RunLike] | Sequence[Sequence[RunLike]] | Mapping[str, RunLike | Sequence[RunLike]]
 
 
 class Entry(NamedTuple):
     """One thing to be drawn: runs that belong together, under one label."""
 
     label: str
-    runs: list[Run]
+    runs: list[RunLike]
     number: int
 
     @property
@@ -83,11 +83,11 @@ def read_entries(results: Plottable, labels: str | Sequence[str] | None) -> list
     return [Entry(str(label), own, i) for i, (label, own) in enumerate(zip(labels, runs, strict=True))]
 
 
-def _runs(item: object, place: str) -> list[Run]:
+def _runs(item: object, place: str) -> list[RunLike]:
     """The runs of a `Result`, a `Results` or a list."""
-    if isinstance(item, Run):
+    if isinstance(item, RunLike):
         return [item]
-    if isinstance(item, str) or not isinstance(item, Sequence) or not all(isinstance(run, Run) for run in item):
+    if isinstance(item, str) or not isinstance(item, Sequence) or not all(isinstance(run, RunLike) for run in item):
         kind = type(item).__name__
         raise TypeError(f"plot({place}) got {kind}: it needs a Result or Results, or a list or dict of them.")
     if not len(item):
@@ -95,7 +95,7 @@ def _runs(item: object, place: str) -> list[Run]:
     return list(item)
 
 
-def _own_labels(runs: Sequence[Sequence[Run]]) -> list[str]:
+def _own_labels(runs: Sequence[Sequence[RunLike]]) -> list[str]:
     """The solvers' names; where two are the same, with their weightings; where these are the same too, with numbers."""
     solvers = [own[0].solver for own in runs]
     names = [s.partition("(")[0] if isinstance(s, str) else type(s).__name__ for s in solvers]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bilevel.results.plots.entries import Entry, Plottable, Run, plain_text, read_entries
+from bilevel.results.plots.entries import Entry, Plottable, RunLike, plain_text, read_entries
 from bilevel.results.plots.legends import add_legend, band_handle, band_name, comparison_key, in_columns
 from bilevel.results.plots.panels import Line, draw_lines, draw_tasks, draw_weights
 from bilevel.results.plots.style import COLOURS, DPI, STYLE, TITLE_LENGTH, TITLE_SIZE
@@ -155,13 +155,13 @@ def _loss_label(entries: list[Entry]) -> str:
     return "loss" if any(entry.has_test for entry in entries) else "validation loss"
 
 
-def _worst(run: Run) -> np.ndarray:
+def _worst(run: RunLike) -> np.ndarray:
     return run.history.worst
 
 
-def _mean(run: Run) -> np.ndarray:
+def _mean(run: RunLike) -> np.ndarray:
     return run.history.mean
 
 
-def _worst_test(run: Run) -> np.ndarray:
+def _worst_test(run: RunLike) -> np.ndarray:
     return run.history["test"].max(axis=1)

@@ -28,7 +28,7 @@ from bilevel.solvers._base.state import Info, State
 from bilevel.weightings.base import Weighting
 
 
-class Lowered(NamedTuple):
+class MovedLower(NamedTuple):
     """The lower level after its steps."""
 
     y: PerTask[Any]
@@ -156,12 +156,12 @@ class BilevelSolver(Solver):
             return self.rates.lower(problem, rates, step)
         return problem.fill(given, rates.horizon.dtype)
 
-    def descend(self, problem: Problem, state: State, key: jax.Array, count: int = 1) -> Lowered:
+    def descend(self, problem: Problem, state: State, key: jax.Array, count: int = 1) -> MovedLower:
         """y_i <- y_i - beta_i grad_y g_i(x, y_i), `count` times."""
         samples = draw_steps(problem, key, count)
         rate, rates = self.lower_rates(problem, state, first_of(samples))
         replay = Replay(steps_of(state.y, state.lower, rate, samples), self.lower_rule, count)
-        return Lowered(*descend(problem, state.x, replay), rate, rates, replay)
+        return MovedLower(*descend(problem, state.x, replay), rate, rates, replay)
 
     def move_lower(
         self, y: PerTask[Any], optimiser: PerTask[optax.OptState], gradients: PerTask[Any], rate: PerTask[jax.Array]
@@ -200,20 +200,20 @@ class BilevelSolver(Solver):
         rate, rates = self.weights_rate(state, losses, rates)
         return MovedWeights(*self.weighting.update(state.weights, losses, state.weighting, rate), rates, rate)
 
-    def finish(self, problem: Problem, state: State, lowered: Lowered, seen: Evaluation) -> tuple[State, Info]:
+    def finish(self, problem: Problem, state: State, lower: MovedLower, seen: Evaluation) -> tuple[State, Info]:
         """Moves x and the weights, both from what was seen at the old x and the old weights."""
-        moved = self.move_x(problem, state, seen, lowered.rates)
+        moved = self.move_x(problem, state, seen, lower.rates)
         weighed = self.move_weights(state, seen.losses, moved.rates)
         state = state._replace(
             step=state.step + 1,
             x=moved.x,
-            y=lowered.y,
+            y=lower.y,
             weights=weighed.weights,
             weighting=weighed.weighting,
             upper=moved.optimiser,
-            lower=lowered.optimiser,
+            lower=lower.optimiser,
             v=seen.v,
             rates=weighed.rates,
         )
-        used = PerTask(tuple(r * reduction(o) for r, o in zip(lowered.rate, lowered.optimiser, strict=True)))
+        used = PerTask(tuple(r * reduction(o) for r, o in zip(lower.rate, lower.optimiser, strict=True)))
         return state, Info(seen.losses, moved.norm, moved.rate, problem.join(used), weighed.rate)

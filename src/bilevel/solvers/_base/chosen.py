@@ -48,11 +48,11 @@ class Chosen(Generic[P]):
     def at(cls, problem: P, index: jax.Array, dtype: Any) -> Chosen[P]:
         """The tasks of these numbers, which may be traced."""
         count = index.shape[0]
-        if len(problem.groups) != 1:
+        group, *others = problem.groups
+        if others:
             return cls(problem, jnp.zeros(problem.size, dtype).at[index].set(1), None, count)
         # One group holds all tasks in their order, so that a task's number is its place. To what is compiled only the
         # number of names matters.
-        group = problem.groups[0]
         few = problem.replace(groups=(group.chosen(index),), names=Names(problem.names[:count]))
         return cls(few, jnp.ones(count, dtype), index, count)
 

@@ -68,7 +68,7 @@ class Alternating(EstimatorSolver):
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """y, then x and the weights."""
         lower_key, upper_key = jax.random.split(key)
-        lowered = self.descend(problem, state, lower_key, self.lower_steps)  # (1)
-        oracle = Upper(problem, self.estimator, lowered.replay)
-        seen = oracle.direction(self.point(state, lowered.y, lowered.rates), problem.draw_upper(upper_key))
-        return self.finish(problem, state, lowered, seen)  # (2), (3)
+        moved = self.descend(problem, state, lower_key, self.lower_steps)  # (1)
+        oracle = Upper(problem, self.estimator, moved.replay)
+        seen = oracle.direction(self.point(state, moved.y, moved.rates), problem.draw_upper(upper_key))
+        return self.finish(problem, state, moved, seen)  # (2), (3)

@@ -21,7 +21,7 @@ from bilevel.problem.problem import Problem
 from bilevel.rates import Measured
 from bilevel.rates.base import Needs, Rates
 from bilevel.rules.base import Rule
-from bilevel.solvers._base.bilevel import BilevelSolver, Lowered
+from bilevel.solvers._base.bilevel import BilevelSolver, MovedLower
 from bilevel.solvers._base.state import State
 from bilevel.solvers._base.tracking import KeptPoint
 from bilevel.weightings import Average
@@ -80,12 +80,12 @@ class LinearSystemSolver(BilevelSolver):
 
         return for_tasks(one, v, residual, rate)
 
-    def lower_move(self, problem: Problem, state: State, samples: PerTask[UpperSample]) -> Lowered:
+    def lower_move(self, problem: Problem, state: State, samples: PerTask[UpperSample]) -> MovedLower:
         """y after its step on the rows of g in these samples, at the old point."""
         rows = rows_of_g(samples)
         rate, rates = self.lower_rates(problem, state, rows)
         u = lower_gradients(problem, state.x, state.y, rows)
-        return Lowered(*self.move_lower(state.y, state.lower, u, rate), rate, rates)
+        return MovedLower(*self.move_lower(state.y, state.lower, u, rate), rate, rates)
 
 
 def rows_of_g(samples: PerTask[UpperSample]) -> PerTask[Any]:

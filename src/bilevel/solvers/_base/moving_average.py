@@ -61,13 +61,13 @@ class MovingAverage(LinearSystemSolver):
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """x along the old average, everything else at the old point."""
         samples = problem.draw_upper(key)
-        lowered = self.lower_move(problem, state, samples)
-        point = self.point(state, rates=lowered.rates)
-        v = self.move_v(state.v, residuals(problem, point, samples), lowered.rate)  # (2)
+        moved = self.lower_move(problem, state, samples)
+        point = self.point(state, rates=moved.rates)
+        v = self.move_v(state.v, residuals(problem, point, samples), moved.rate)  # (2)
         momentum = rate_at(self.momentum, state.step)
         _, _, memory = self.tracker.update(self._tracked(problem), kept(point), state.memory, samples, momentum)  # (3)
         seen = as_evaluation(state.memory.value, state.weights, v)
-        state, info = self.finish(problem, state, lowered, seen)  # (1), (4)
+        state, info = self.finish(problem, state, moved, seen)  # (1), (4)
         return state._replace(memory=memory), info
 
     def move_x(self, problem: Problem, state: State, seen: Evaluation, rates: RatesState) -> MovedX:

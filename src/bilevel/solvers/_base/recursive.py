@@ -21,7 +21,7 @@ from bilevel._core.module import part
 from bilevel.oracles.lower import lower_gradients
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.bilevel import Lowered
+from bilevel.solvers._base.bilevel import MovedLower
 from bilevel.solvers._base.checks import check_refresh
 from bilevel.solvers._base.linear_system import LinearSystemSolver, residuals, rows_of_g
 from bilevel.solvers._base.state import Info, State
@@ -71,8 +71,8 @@ class Recursive(LinearSystemSolver):
         )  # (1)
         along: Directions = memory.value
         v = self.move_v(state.v, along.v, rate)
-        lowered = Lowered(*self.move_lower(state.y, state.lower, along.y, rate), rate, rates)
-        state, info = self.finish(problem, state, lowered, as_evaluation(along.upper, state.weights, v))  # (2)
+        moved = MovedLower(*self.move_lower(state.y, state.lower, along.y, rate), rate, rates)
+        state, info = self.finish(problem, state, moved, as_evaluation(along.upper, state.weights, v))  # (2)
         return state._replace(memory=memory), info
 
     def _refreshed(self, problem: Problem, point: KeptPoint, key: jax.Array) -> Memory:

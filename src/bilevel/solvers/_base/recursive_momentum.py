@@ -22,7 +22,7 @@ from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
 from bilevel.oracles.upper import Upper
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.bilevel import Lowered
+from bilevel.solvers._base.bilevel import MovedLower
 from bilevel.solvers._base.estimator import EstimatorSolver
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import LowerPoint, as_evaluation, kept, lower_oracle, upper_oracle
@@ -77,8 +77,8 @@ class RecursiveMomentum(EstimatorSolver):
         value, v, upper = self.tracker.update(
             self._tracked(problem), point, state.memory.upper, samples, momentum
         )  # (2)
-        lowered = Lowered(*self.move_lower(state.y, state.lower, u, rate), rate, rates)
-        state, info = self.finish(problem, state, lowered, as_evaluation(value, state.weights, v))  # (3), (4)
+        moved = MovedLower(*self.move_lower(state.y, state.lower, u, rate), rate, rates)
+        state, info = self.finish(problem, state, moved, as_evaluation(value, state.weights, v))  # (3), (4)
         return state._replace(memory=Memories(lower, upper)), info
 
     def _tracked(self, problem: Problem) -> Oracle:

@@ -31,7 +31,7 @@ class Slope(NamedTuple):
     losses: jax.Array
 
 
-class MovedX(NamedTuple):
+class SingleLevelMove(NamedTuple):
     """x after its move."""
 
     x: Any
@@ -75,13 +75,13 @@ class SingleLevelSolver(Solver):
 
     # ------------------------------------------------------------------ the moves of a step
 
-    def move_x(self, problem: MinMaxProblem, state: State, seen: Slope) -> MovedX:
+    def move_x(self, problem: MinMaxProblem, state: State, seen: Slope) -> SingleLevelMove:
         """x <- projection of (x - rate direction)."""
         rate = rate_at(self.upper_lr, state.step)
         loss = jnp.vdot(state.weights, seen.losses)
         updates, optimiser = update(self.upper_rule(rate), seen.direction, state.upper, state.x, loss)
         x = problem.constraint.project(optax.apply_updates(state.x, updates))
-        return MovedX(x, optimiser, jnp.asarray(rate * reduction(optimiser), state.weights.dtype))
+        return SingleLevelMove(x, optimiser, jnp.asarray(rate * reduction(optimiser), state.weights.dtype))
 
     def weights_rate(self, state: State) -> jax.Array:
         """The weighting's rate; 0 for weights that do not move."""

@@ -15,7 +15,7 @@ from bilevel.problem.sources import Sample, Source
 from bilevel.trackers.saga import Table, look_up, start_table
 
 
-class LowerValue(NamedTuple):
+class LowerTerms(NamedTuple):
     """What a block of g says."""
 
     slope: Any  # grad_y g
@@ -23,7 +23,7 @@ class LowerValue(NamedTuple):
     cross: Any  # J v
 
 
-class UpperValue(NamedTuple):
+class UpperTerms(NamedTuple):
     """What a block of f says."""
 
     in_y: Any  # f_y
@@ -34,8 +34,8 @@ class UpperValue(NamedTuple):
 class Tables(NamedTuple):
     """Of one task."""
 
-    lower: Table  # of LowerValue
-    upper: Table  # of UpperValue
+    lower: Table  # of LowerTerms
+    upper: Table  # of UpperTerms
 
 
 class Seen(NamedTuple):
@@ -48,17 +48,17 @@ class Seen(NamedTuple):
     tables: Any  # `Tables`
 
 
-def lower_value(task: TaskView, x: Any, y: Any, v: Any, sample: Sample) -> LowerValue:
+def lower_terms(task: TaskView, x: Any, y: Any, v: Any, sample: Sample) -> LowerTerms:
     """grad_y g, A v and J v, in one pass."""
     slope, pull = jax.vjp(lambda x, y: jax.grad(task.lower, argnums=1)(x, y, sample), x, y)
     cross, image = pull(v)  # the Hessian is symmetric
-    return LowerValue(slope, image, cross)
+    return LowerTerms(slope, image, cross)
 
 
-def upper_value(task: TaskView, x: Any, y: Any, sample: Sample) -> UpperValue:
+def upper_terms(task: TaskView, x: Any, y: Any, sample: Sample) -> UpperTerms:
     """f_y, f_x and f."""
     loss, (in_x, in_y) = jax.value_and_grad(task.upper, argnums=(0, 1))(x, y, sample)
-    return UpperValue(in_y, in_x, loss)
+    return UpperTerms(in_y, in_x, loss)
 
 
 def full_tables(task: TaskView, x: Any, y: Any, solution: LinearSolution) -> Tables:
@@ -72,8 +72,8 @@ def full_tables(task: TaskView, x: Any, y: Any, solution: LinearSolution) -> Tab
         return start_table(*jax.lax.map(entry, jnp.arange(source.blocks(size))))
 
     return Tables(
-        full(lambda s: lower_value(task, x, y, solution.v, s), task.train, task.lower_batch),
-        full(lambda s: upper_value(task, x, y, s), task.validation, task.upper_batch),
+        full(lambda s: lower_terms(task, x, y, solution.v, s), task.train, task.lower_batch),
+        full(lambda s: upper_terms(task, x, y, s), task.validation, task.upper_batch),
     )
 
 
@@ -86,8 +86,8 @@ def look_up_blocks(task: TaskView, x: Any, y: Any, solution: LinearSolution, tab
         return look_up(table, j, value(sample), share)
 
     keys = jax.random.split(key)
-    of_g = lambda s: lower_value(task, x, y, solution.v, s)  # noqa: E731
-    of_f = lambda s: upper_value(task, x, y, s)  # noqa: E731
+    of_g = lambda s: lower_terms(task, x, y, solution.v, s)  # noqa: E731
+    of_f = lambda s: upper_terms(task, x, y, s)  # noqa: E731
     g, lower = seen(of_g, task.train, task.lower_batch, tables.lower, keys[0])
     f, upper = seen(of_f, task.validation, task.upper_batch, tables.upper, keys[1])
     residual, direction = optax.tree.sub(f.in_y, g.image), optax.tree.sub(f.in_x, g.cross)
