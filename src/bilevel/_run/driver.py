@@ -126,7 +126,7 @@ def run_lanes(
                     continue
                 evaluated = len(lane.rows) > len(before[i].rows) or before[i].steps_per_second is None
                 bars[i].show(lane.step, *((lane.rows[-1].worst, lane.rows[-1].mean) if evaluated else ()))
-                lanes[i] = _decide(runs[i], lane, clock)
+                lanes[i] = _decide(runs[i], lane, clock) if lane.step > before[i].step else lane
     except KeyboardInterrupt:
         message = "Interrupted: the result is that of the steps taken so far."
         lanes = [lane.ended(INTERRUPTED, message) if lane.running else lane for lane in lanes]
@@ -154,7 +154,8 @@ def advance(runs: Sequence[Run], lanes: Sequence[Reached], clock: Clock) -> list
         lane if lane is old else _timed(lane, clock) for old, lane in zip(lanes, _take_steps(runs, lanes), strict=True)
     ]
     return [
-        _timed(_attend(run, lane), clock) if lane is not old and lane.running else lane
+        # Where a lane that went back stands, all that was due has been done.
+        _timed(_attend(run, lane), clock) if lane.running and lane.step > old.step else lane
         for run, old, lane in zip(runs, lanes, taken, strict=True)
     ]
 
