@@ -22,6 +22,7 @@ ROOMS = (
     ("rates",),
     ("solvers",),
     ("results",),
+    ("divergence",),
     ("_run",),
     ("diagnostics",),
     ("theory",),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
     from bilevel import (
         constraints,
         datasets,
+        divergence,
         hypergradients,
         problems,
         rates,
@@ -77,6 +78,7 @@ _MODULE_OF |= dict.fromkeys(solvers.__all__, "bilevel.solvers")
 _SUBMODULES = {
     "constraints": "bilevel.constraints",
     "datasets": "bilevel.datasets",
+    "divergence": "bilevel.divergence",
     "hypergradients": "bilevel.hypergradients",
     "minmax": "bilevel.problem.minmax",
     "problems": "bilevel.problems",
@@ -129,6 +131,7 @@ __all__ = [
     "constraints",
     "cost",
     "datasets",
+    "divergence",
     "hypergradients",
     "leaf",
     "load",

@@ -5,7 +5,8 @@ values of them never recompile anything. All other fields (numbers of steps, fun
 compiled. A part inside a part is always data, all the way down.
 
 Why not `jax.tree_util.register_dataclass`: it fixes for a class which fields are data. A rate may be a number, which is
-data, or a schedule, which is a function and so structure: that depends on the value, and is decided at each flattening.
+data, or a schedule, which is a function and so structure unless it is a part itself: that depends on the value, and is
+decided at each flattening.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class _Field:
         self.by = field.metadata.get("by", _identity)
 
     def is_data(self, value: object) -> bool:
-        return not callable(value) if self.is_leaf else hasattr(type(value), "_bilevel_part")
+        return hasattr(type(value), "_bilevel_part") or (self.is_leaf and not callable(value))
 
 
 def _text(self: Any) -> str:

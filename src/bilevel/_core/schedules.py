@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 import jax
 from jax.typing import ArrayLike
 
+from bilevel._core.module import leaf, part
+
 Schedule: TypeAlias = Callable[[jax.Array], ArrayLike]
 """step -> rate, as optax's schedules are."""
 
@@ -35,3 +37,19 @@ class Power:
     def __call__(self, step: ArrayLike) -> ArrayLike:
         """Its value at a step."""
         return self.scale * (1.0 + step) ** self.exponent
+
+
+@part
+class ScaledSchedule:
+    """A schedule times a factor; the factor is data, so that another one compiles nothing.
+
+    >>> ScaledSchedule(Power(2.0, -1 / 2), 0.5)(3)
+    0.5
+    """
+
+    schedule: Schedule
+    factor: float = leaf()
+
+    def __call__(self, step: jax.Array) -> ArrayLike:
+        """Its value at a step."""
+        return self.factor * self.schedule(step)

@@ -1,4 +1,4 @@
-"""What to say of a run that diverged: what broke first, and which rate is to blame."""
+"""What a run does that diverged: what broke first, which rate is to blame, and where it goes on if it does."""
 
 from __future__ import annotations
 
@@ -8,14 +8,25 @@ import jax
 import numpy as np
 
 from bilevel._run.loop import Carry, Point
-from bilevel._run.run import Run
+from bilevel._run.recording import evaluate
+from bilevel._run.run import DIVERGED, Reached, Run
+from bilevel.results.divergences import Divergence
+from bilevel.solvers._base.solver import Solver
+from bilevel.solvers._base.state import Info
 
+FAR = 2.0  # a point is far off where its worst loss is more than this many times that of the start
 MARGIN = 2  # x or y is to blame alone where it has grown this many times as much as the other
+
+_UNKNOWN_RATES = (
+    "Its rates cannot be made smaller: it has none in fields named upper_lr or lower_lr, and no with_scaled_rates of "
+    "its own."
+)
 
 
 class Broken(NamedTuple):
     """What became infinite or NaN in a step, and whose rates may be too large."""
 
+    quantity: str  # as in `Divergence`
     what: str
     task: int | None = None
     upper: bool = False
@@ -23,17 +34,61 @@ class Broken(NamedTuple):
     weights: bool = False
 
 
-def explain(run: Run, best: Point, last: Carry, broken: Carry) -> str:
-    """The message for a run whose next step breaks.
+def respond(run: Run, reached: Reached, last: Carry, broken: Carry) -> Reached:
+    """What becomes of a run whose next step breaks: it ends, or goes on from a safe point with smaller rates.
 
     Args:
         run: which.
-        best: the best point evaluated, a measure of what size is normal.
+        reached: what it had reached before the call that broke; its best point is a measure of what size is normal.
         last: the last finite one.
         broken: one step later.
     """
-    info, step = broken.info, int(last.state.step)
-    found = _find(run, best, last, broken)
+    step, found = int(last.state.step), _find(run, reached.best.point, last, broken)
+    name = None if found.task is None else run.problem.names[found.task]
+    task = name if name is None or isinstance(name, int) else str(name)
+    said = f"{type(run.solver).__name__} diverged: at step {step} {found.what}."
+    factor, before = run.on_divergence.factor_after(reached.divergences), reached.divergences
+    if factor is not None and run.solver.with_scaled_rates(factor) is None:
+        factor, said = None, f"{said} {_UNKNOWN_RATES}"
+    elif factor is None and before:
+        said = f"{said} It had gone on {len(before)} times, with rates down to {reached.scale:.3g} of the first."
+    if factor is None:
+        message = f"{said} {_advice(run, found, broken.info)} The result holds the last finite state."
+        event = Divergence(step, task, found.quantity, message)
+        ended = reached._replace(carry=last, step=step, divergences=(*before, event))
+        return ended.ended(DIVERGED, message)
+    safe = last if reached.safe is None else reached.safe
+    back_to = int(safe.state.step)
+    message = f"{said} It went on from step {back_to} with its rates times {factor:g}."
+    return reached._replace(
+        carry=safe,
+        step=back_to,
+        # The rows of steps that are taken again would be there twice. The best point was a good one nonetheless.
+        rows=tuple(row for row in reached.rows if row.step <= back_to),
+        since_best=0,
+        divergences=(*before, Divergence(step, task, found.quantity, message, factor, back_to)),
+    )
+
+
+def solver_of(run: Run, reached: Reached) -> Solver:
+    """The solver at the rates that a run has come to."""
+    return run.solver if reached.scale == 1 else run.solver.with_scaled_rates(reached.scale) or run.solver
+
+
+def keep(run: Run, reached: Reached) -> Reached:
+    """The same, with this as the point to go back to, unless it is far off already."""
+    if reached.step == 0:
+        return reached._replace(safe=reached.carry)
+    if not run.problem.comparable_losses:
+        return reached
+    start, last = reached.rows[0].worst, reached.rows[-1]
+    state = reached.carry.state
+    worst = last.worst if last.step == reached.step else float(np.max(evaluate(run.problem, state.x, state.y)[0]))
+    return reached._replace(safe=reached.carry) if worst <= start + (FAR - 1) * abs(start) else reached
+
+
+def _advice(run: Run, found: Broken, info: Info) -> str:
+    """Which rate to make smaller."""
     solver, rates = run.solver, []
     if found.upper:
         rates.append(_rate(solver, "upper_lr", "rate of x", "it was", info.upper_rate))
@@ -44,10 +99,7 @@ def explain(run: Run, best: Point, last: Carry, broken: Carry) -> str:
         rates.append(_rate(None, "", "lr of the weighting", "its rate was", info.weights_rate))
     given = any(getattr(solver, name, None) is not None for name in ("upper_lr", "lower_lr"))
     chosen = ", or None to have the rates chosen" if given and getattr(solver, "chooses_rates", False) else ""
-    return (
-        f"{type(solver).__name__} diverged: at step {step} {found.what}. Try a smaller {' or '.join(rates)}{chosen}, "
-        "or a larger batch. The result holds the last finite state."
-    )
+    return f"Try a smaller {' or '.join(rates)}{chosen}, or a larger batch."
 
 
 def _rate(solver: object, option: str, words: str, was: str, value: Any) -> str:
@@ -63,22 +115,22 @@ def _find(run: Run, best: Point, last: Carry, broken: Carry) -> Broken:
     values = run.problem.by_name(y)
     task = next((i for i, name in enumerate(names) if not _finite(values[name])), None)
     if task is not None:
-        what, certain = f"y of task {names[task]!r} became infinite or NaN", True
+        quantity, what, certain = "y", f"y of task {names[task]!r} became infinite or NaN", True
     elif not np.all(np.isfinite(losses)):
         task = int(np.argmin(np.isfinite(losses)))
-        what, certain = f"the loss of task {names[task]!r} became {losses[task]}", False
+        quantity, what, certain = "loss", f"the loss of task {names[task]!r} became {losses[task]}", False
     elif not np.isfinite(norm) and not (np.isnan(norm) and _finite(x)):  # NaN alone: the solver does not know it
-        return Broken("the direction of x became infinite or NaN", upper=True)
+        return Broken("direction", "the direction of x became infinite or NaN", upper=True)
     elif not _finite(x):
-        return Broken("x became infinite or NaN", upper=True)
+        return Broken("x", "x became infinite or NaN", upper=True)
     else:
-        return Broken("the weights became infinite or NaN", weights=True)
+        return Broken("weights", "the weights became infinite or NaN", weights=True)
     if not np.any(np.isfinite(broken.info.lower_rate)) and not hasattr(run.solver, "lower_lr"):
-        return Broken(what, task, upper=True)
+        return Broken(quantity, what, task, upper=True)
     by_x, by_y = _growths(run, best, Point.of(last.state), names[task])
     upper = by_x > MARGIN * by_y or (by_x * MARGIN >= by_y and not certain)
     lower = by_y > MARGIN * by_x or by_y * MARGIN >= by_x
-    return Broken(what, task, upper=upper, lower=lower)
+    return Broken(quantity, what, task, upper=upper, lower=lower)
 
 
 def _growths(run: Run, usual: Point, now: Point, task: str) -> tuple[float, float]:

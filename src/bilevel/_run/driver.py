@@ -19,10 +19,10 @@ import numpy as np
 
 from bilevel._run import loop, recording
 from bilevel._run.compile_clock import Clock
-from bilevel._run.divergence import explain
+from bilevel._run.divergence import keep, respond, solver_of
 from bilevel._run.loop import Carry
 from bilevel._run.progress import Bar
-from bilevel._run.run import DIVERGED, FINISHED, INTERRUPTED, STOPPED, Reached, Run
+from bilevel._run.run import FINISHED, INTERRUPTED, STOPPED, Reached, Run
 from bilevel.results.result import Result
 from bilevel.solvers._base.solver import measure
 
@@ -100,7 +100,7 @@ def _events(count: int) -> list[threading.Event]:
 
 def _differ_in_seed_only(runs: Sequence[Run]) -> bool:
     first = runs[0]
-    same = ("problem", "solver", "x", "y", "steps", "every", "patience", "callback")
+    same = ("problem", "solver", "x", "y", "steps", "every", "patience", "callback", "on_divergence")
     return all(getattr(run, name) is getattr(first, name) for run in runs for name in same)
 
 
@@ -126,7 +126,7 @@ def run_lanes(
                     continue
                 evaluated = len(lane.rows) > len(before[i].rows) or before[i].steps_per_second is None
                 bars[i].show(lane.step, *((lane.rows[-1].worst, lane.rows[-1].mean) if evaluated else ()))
-                lanes[i] = _decide(runs[i], lane, clock)
+                lanes[i] = _decide(runs[i], lane, clock) if lane.step > before[i].step else lane
     except KeyboardInterrupt:
         message = "Interrupted: the result is that of the steps taken so far."
         lanes = [lane.ended(INTERRUPTED, message) if lane.running else lane for lane in lanes]
@@ -140,7 +140,8 @@ def run_lanes(
 
 def _begin(run: Run) -> Reached:
     state = run.start()
-    return recording.begin(run, loop.first(run.solver, run.problem, state, run.key))
+    reached = recording.begin(run, loop.first(run.solver, run.problem, state, run.key))
+    return keep(run, reached) if run.on_divergence.goes_back else reached
 
 
 def _timed(lane: Reached, clock: Clock) -> Reached:
@@ -153,18 +154,20 @@ def advance(runs: Sequence[Run], lanes: Sequence[Reached], clock: Clock) -> list
         lane if lane is old else _timed(lane, clock) for old, lane in zip(lanes, _take_steps(runs, lanes), strict=True)
     ]
     return [
-        _timed(_attend(run, lane), clock) if lane is not old and lane.running else lane
+        # Where a lane that went back stands, all that was due has been done.
+        _timed(_attend(run, lane), clock) if lane.running and lane.step > old.step else lane
         for run, old, lane in zip(runs, lanes, taken, strict=True)
     ]
 
 
 def _attend(run: Run, lane: Reached) -> Reached:
-    """Measures again and evaluates, where that is due."""
+    """Measures again, evaluates and keeps a point to go back to, where that is due."""
     state = lane.carry.state
     if run.solver.measures(state) and run.refreshes_at(lane.step):
         state = measure(run.solver, run.problem, state, run.refresh_key(lane.step), 1)
         lane = lane._replace(carry=lane.carry._replace(state=state))
-    return recording.add_row(run, lane) if run.evaluates_at(lane.step) else lane
+    lane = recording.add_row(run, lane) if run.evaluates_at(lane.step) else lane
+    return keep(run, lane) if run.keeps_at(lane.step) else lane
 
 
 def _decide(run: Run, lane: Reached, clock: Clock) -> Reached:
@@ -179,17 +182,23 @@ def _decide(run: Run, lane: Reached, clock: Clock) -> Reached:
 
 
 def _take_steps(runs: Sequence[Run], lanes: Sequence[Reached]) -> list[Reached]:
-    """The compiled call; lanes that have ended stay as they are."""
-    first = next(lane for lane in lanes if lane.running)  # those that run are all at the same step
-    stop = _stop(runs, lanes, first)
+    """The compiled call; lanes that have ended stay as they are.
+
+    Lanes that run are all at the same step, but for those that diverged and went back: they move on their own, first
+    those that are behind.
+    """
+    first = min((lane for lane in lanes if lane.running), key=lambda lane: lane.step)
+    moves = [lane.running and (lane.step, lane.scale) == (first.step, first.scale) for lane in lanes]
+    stop = _stop(runs, moves, first)
     began = time.perf_counter()
-    after = jax.block_until_ready(_call(runs, lanes, [stop if lane.running else lane.step for lane in lanes]))
+    stops = [stop if moving else lane.step for lane, moving in zip(lanes, moves, strict=True)]
+    after = jax.block_until_ready(_call(runs, lanes, stops, first))
     # The first call compiles and takes one step, so that the next ones are short rather than long.
     pace = (stop - first.step) / (time.perf_counter() - began)
     finite = jax.device_get([carry.finite for carry in after])
     return [
         lane
-        if not lane.running
+        if not moves[i]
         else lane._replace(carry=after[i], step=stop, steps_per_second=pace)
         if finite[i]
         else _last_finite(runs, lanes, i, after[i])
@@ -197,7 +206,7 @@ def _take_steps(runs: Sequence[Run], lanes: Sequence[Reached]) -> list[Reached]:
     ]
 
 
-def _stop(runs: Sequence[Run], lanes: Sequence[Reached], first: Reached) -> int:
+def _stop(runs: Sequence[Run], moves: Sequence[bool], first: Reached) -> int:
     """How far the next call goes: to where something is due, or for about `CALL_SECONDS`."""
     step, pace = first.step, first.steps_per_second
     if pace is None:
@@ -207,14 +216,15 @@ def _stop(runs: Sequence[Run], lanes: Sequence[Reached], first: Reached) -> int:
     if len(runs) == 1:
         return stop
     # A batched loop would wait for the picks of its lanes one after the other: calls end at a pick instead.
-    picks = [run.pick(step, stop) for run, lane in zip(runs, lanes, strict=True) if lane.running]
+    picks = [run.pick(step, stop) for run, moving in zip(runs, moves, strict=True) if moving]
     return min([stop, *(pick + 1 for pick in picks if pick is not None)])
 
 
-def _call(runs: Sequence[Run], lanes: Sequence[Reached], stops: Sequence[int]) -> tuple[Carry, ...]:
+def _call(runs: Sequence[Run], lanes: Sequence[Reached], stops: Sequence[int], first: Reached) -> tuple[Carry, ...]:
+    """Steps at the rates of `first`, which those that move have in common."""
     picks = [run.pick(lane.step, stop) for run, lane, stop in zip(runs, lanes, stops, strict=True)]
     return loop.steps(
-        runs[0].solver,
+        solver_of(runs[0], first),
         runs[0].problem,
         tuple(lane.carry for lane in lanes),
         tuple(run.key for run in runs),
@@ -231,7 +241,7 @@ def _last_finite(runs: Sequence[Run], lanes: Sequence[Reached], i: int, broken: 
     lane, run = lanes[i], runs[i]
 
     def until(stop: int) -> Carry:
-        return _call(runs, lanes, [stop if k == i else other.step for k, other in enumerate(lanes)])[i]
+        return _call(runs, lanes, [stop if k == i else other.step for k, other in enumerate(lanes)], lane)[i]
 
     low, carry = lane.step, lane.carry  # finite
     high, after, back = int(broken.state.step), broken, 1  # not finite
@@ -244,5 +254,4 @@ def _last_finite(runs: Sequence[Run], lanes: Sequence[Reached], i: int, broken: 
         else:
             high, after = stop, again
             back *= 2
-    message = explain(run, lane.best.point, carry, after)
-    return lane._replace(carry=carry, step=low).ended(DIVERGED, message)
+    return respond(run, lane, carry, after)

@@ -69,6 +69,7 @@ def result(run: Run, reached: Reached) -> Result:
         seconds=reached.seconds,
         seed=run.seed,
         compile_seconds=reached.compile_seconds,
+        divergences=reached.divergences,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,12 +13,17 @@ import numpy as np
 
 from bilevel._core import values
 from bilevel._run.loop import Carry, Point, State
+from bilevel.divergence.base import DIVERGED as DIVERGED
+from bilevel.divergence.base import Policy
+from bilevel.divergence.stop import Stop
 from bilevel.problem.base import BaseProblem
+from bilevel.results.divergences import Divergence
 from bilevel.solvers._base.solver import Solver
 
+_STOP = Stop()
 Callback = Callable[[dict[str, Any]], object]
 
-RUNNING, FINISHED, STOPPED, INTERRUPTED, DIVERGED = "running", "finished", "stopped early", "interrupted", "diverged"
+RUNNING, FINISHED, STOPPED, INTERRUPTED = "running", "finished", "stopped early", "interrupted"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,6 +43,7 @@ class Run:
         every: steps between evaluations on all the data; None = steps // 50.
         patience: evaluations without a lower worst validation loss that end the run; None = no limit.
         callback: called with each evaluation; True ends the run.
+        on_divergence: what happens when it diverges.
     """
 
     problem: BaseProblem
@@ -48,6 +55,7 @@ class Run:
     every: int | None = None
     patience: int | None = None
     callback: Callback | None = None
+    on_divergence: Policy = _STOP
 
     def __post_init__(self) -> None:
         check_problem_type(self.problem)
@@ -60,6 +68,12 @@ class Run:
         if self.callback is not None and not callable(self.callback):
             raise TypeError(f"solve(callback=...) got {self.callback!r}: it needs a function of one evaluation.")
         values.whole("seed", self.seed, least=0, of="solve")
+        if not isinstance(self.on_divergence, Policy):
+            raise TypeError(
+                f"solve(on_divergence=...) got {self.on_divergence!r}: it needs a policy object, such as "
+                "bl.divergence.Stop()."
+            )
+        self.on_divergence.check()
 
     def start(self) -> State:
         """The first state."""
@@ -105,10 +119,16 @@ class Run:
         """Whether a step is followed by an evaluation."""
         return step % self._every == 0 or step == self.steps
 
+    def keeps_at(self, step: int) -> bool:
+        """Whether a point is kept after a step, to go back to: when rates are measured, and for the same reasons."""
+        return self.on_divergence.goes_back and self.refreshes_at(step)
+
     def next_due(self, step: int, measures: bool) -> int:
-        """The first step after this one that is followed by an evaluation or, where it measures, a refresh."""
+        """The first step after this one that is followed by an evaluation, or by a refresh where there are any."""
         evaluation = min(step - step % self._every + self._every, int(self.steps))
-        return min([evaluation, *(due for due in self._refreshes if due > step)]) if measures else evaluation
+        if not (measures or self.on_divergence.goes_back):
+            return evaluation
+        return min([evaluation, *(due for due in self._refreshes if due > step)])
 
     @property
     def _every(self) -> int:
@@ -168,6 +188,13 @@ class Reached(NamedTuple):
     steps_per_second: float | None = None  # None before the first call; it only decides how calls are cut
     status: str = RUNNING
     message: str = ""
+    divergences: tuple[Divergence, ...] = ()
+    safe: Carry | None = None  # where to go back to from a divergence; None where that ends the run
+
+    @property
+    def scale(self) -> float:
+        """What the solver's rates are multiplied by."""
+        return math.prod(event.factor for event in self.divergences if event.factor is not None)
 
     @property
     def running(self) -> bool:

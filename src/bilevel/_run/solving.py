@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -11,7 +10,9 @@ from bilevel._core import values
 from bilevel._run.compile_cache import compile_cache
 from bilevel._run.driver import run_all
 from bilevel._run.progress import bar
-from bilevel._run.run import DIVERGED, Callback, Run, check_problem_type
+from bilevel._run.run import Callback, Run, check_problem_type
+from bilevel.divergence.base import Policy
+from bilevel.divergence.stop import Stop
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.problem import Problem
 from bilevel.results.result import Result
@@ -20,6 +21,7 @@ from bilevel.solvers._base.solver import Solver
 from bilevel.solvers.recommendation import recommended
 
 _MISSING: Any = object()  # x comes after an argument that may be left out, and may not be left out itself
+_STOP = Stop()
 
 
 @overload
@@ -36,6 +38,7 @@ def solve(
     progress: bool = True,
     patience: int | None = None,
     callback: Callback | None = None,
+    on_divergence: Policy = _STOP,
 ) -> Result: ...
 @overload
 def solve(
@@ -51,6 +54,7 @@ def solve(
     progress: bool = True,
     patience: int | None = None,
     callback: Callback | None = None,
+    on_divergence: Policy = _STOP,
 ) -> Result: ...
 @overload
 def solve(
@@ -66,6 +70,7 @@ def solve(
     progress: bool = True,
     patience: int | None = None,
     callback: Callback | None = None,
+    on_divergence: Policy = _STOP,
 ) -> Results: ...
 @overload
 def solve(
@@ -81,6 +86,7 @@ def solve(
     progress: bool = True,
     patience: int | None = None,
     callback: Callback | None = None,
+    on_divergence: Policy = _STOP,
 ) -> Results: ...
 def solve(
     problem: BaseProblem,
@@ -95,6 +101,7 @@ def solve(
     progress: bool = True,
     patience: int | None = None,
     callback: Callback | None = None,
+    on_divergence: Policy = _STOP,
 ) -> Result | Results:
     """Runs a solver on a problem.
 
@@ -114,10 +121,13 @@ def solve(
         progress: show a progress bar where there is a terminal; elsewhere progress goes to the logger "bilevel".
         patience: stop after this many evaluations without a lower worst validation loss; None = never.
         callback: called with each evaluation (a dict with step, validation, test, weights, ...); True stops the run.
+        on_divergence: what happens when a run diverges, from `bl.divergence`: `Stop()` ends it with a warning and its
+            last finite state, `Raise()` ends it with an error that holds the result, and `SmallerRates()` goes back to
+            where all was well and on with smaller rates. What happened is in `Result.divergences`.
 
     Returns:
         A `Result`, or with `seeds` a `Results`, a sequence of them. Ctrl-C ends the run early and returns what it has
-        reached; a run that diverges ends with a warning and returns its last finite state.
+        reached.
 
     >>> import bilevel as bl
     >>> known = bl.problems.enclosing_ball()
@@ -129,11 +139,11 @@ def solve(
         raise TypeError("solve(x=...) is missing: it needs where x starts, a pytree of floating arrays.")
     solver = _recommended(problem, steps) if solver is None else solver
     numbers = [seed] if seeds is None else _numbers(seed, seeds)
-    runs = [Run(problem, solver, x, y, number, steps, every, patience, callback) for number in numbers]
+    runs = [Run(problem, solver, x, y, number, steps, every, patience, callback, on_divergence) for number in numbers]
     title = type(solver).__name__ if seeds is None else f"{len(runs)} runs"
     with compile_cache(), bar(title, len(runs) * steps, progress) as shown:
         results = run_all(runs, shown)
-    _warn_of_divergence(results)
+    on_divergence.conclude(results)
     return results[0] if seeds is None else Results(results)
 
 
@@ -157,15 +167,3 @@ def _numbers(seed: int, seeds: int | Sequence[int]) -> Sequence[int]:
     if not isinstance(seeds, Sequence) or isinstance(seeds, str) or len(seeds) == 0:
         raise ValueError(f"solve(seeds={seeds!r}): it needs a whole number, 1 or more, or a list of seeds.")
     return seeds
-
-
-def _warn_of_divergence(results: Sequence[Result]) -> None:
-    """One warning, at the line that called `solve`."""
-    diverged = [result for result in results if result.status == DIVERGED]
-    if not diverged:
-        return
-    said = diverged[0].message
-    if len(results) > 1:
-        seeds = ", ".join(str(result.seed) for result in diverged)
-        said = f"{len(diverged)} of {len(results)} runs diverged (seeds {seeds}). The first: {said}"
-    warnings.warn(said, stacklevel=3)

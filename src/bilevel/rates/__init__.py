@@ -8,5 +8,6 @@ from bilevel.rates.base import Rates
 from bilevel.rates.given import Given, constant, cosine, linear
 from bilevel.rates.measured import Measured
 from bilevel.rates.relative import Relative
+from bilevel.rates.scaled import Scaled
 
-__all__ = ["Given", "Measured", "Rates", "Relative", "constant", "cosine", "linear"]
+__all__ = ["Given", "Measured", "Rates", "Relative", "Scaled", "constant", "cosine", "linear"]

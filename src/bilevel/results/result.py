@@ -11,6 +11,7 @@ import numpy as np
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.task_names import TaskValues
 from bilevel.results import findings
+from bilevel.results.divergences import Divergence
 from bilevel.results.history import History
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Result:
         seconds: how long it took, all in all.
         seed: of everything random.
         compile_seconds: the part of `seconds` that went into compiling; 0 where the file of a loaded result has none.
+        divergences: every time that the run diverged: step, task, quantity, and what was done.
         stored: of a loaded result, what its file says of the solver and the problem; None = not loaded.
     """
 
@@ -98,6 +100,7 @@ class Result:
     seconds: float
     seed: int
     compile_seconds: float = 0.0
+    divergences: tuple[Divergence, ...] = dataclasses.field(default=(), repr=False)
     stored: Stored | None = dataclasses.field(default=None, repr=False)
 
     @property
@@ -155,6 +158,7 @@ class Result:
         title = name if self.objective is None else f"{name} ({self.objective})"
         lines = [
             f"{title}: {self.status} after {self.steps} steps, {self._times()}. {self.message}".rstrip(),
+            *(event.line for event in self.divergences if event.factor is not None),  # the message tells of the last
             f"{'iterate':<10}{'worst':>12}{'mean':>12}"
             + ("" if self.last.test_losses is None else f"{'test worst':>12}{'test mean':>12}")
             + "  worst task",

@@ -24,13 +24,13 @@ from bilevel._core.array_files import FilePath, Kind
 from bilevel._core.files import write_whole
 from bilevel.problem.task_names import Names, TaskValues
 from bilevel.results import pytree_json
+from bilevel.results.divergences import Divergence
 from bilevel.results.history import History
 from bilevel.results.result import Iterate, Result, Stored
 
 KIND = Kind("bilevel.result", reader="load", writer="Result.save", version=1)
 ITERATES = ("last", "best", "random", "average")
 FACTS = ("status", "message", "steps", "seconds", "seed")  # the fields that JSON holds as they are
-NEWER = ("compile_seconds",)  # fields that files of 0.1.0 lack
 
 
 # ------------------------------------------------------------------ a result
@@ -51,7 +51,9 @@ def save(result: Result, path: FilePath) -> None:
     document: dict[str, Any] = {
         "made with": _versions(),
         "solver": result.solver if isinstance(result.solver, str) else repr(result.solver),
-        **{name: getattr(result, name) for name in (*FACTS, *NEWER)},
+        **{name: getattr(result, name) for name in FACTS},
+        "compile_seconds": result.compile_seconds,
+        "divergences": [event._asdict() for event in result.divergences],
         "tasks": [name if isinstance(name, (str, int)) else str(name) for name in y.names],
         "groups": [np.asarray(ids).tolist() for ids in y.ids],
         "x": pytree_json.describe(result.x),
@@ -99,7 +101,9 @@ def read(path: FilePath, x: Any = None, y: Any = None) -> Result:
         stored=_stored(document),
         **{name: iterate(name) for name in ITERATES},
         **{name: document[name] for name in ("solver", *FACTS)},
-        **{name: document[name] for name in NEWER if name in document},
+        # Files of older versions lack what follows.
+        compile_seconds=document.get("compile_seconds", 0.0),
+        divergences=tuple(Divergence(**event) for event in document.get("divergences", ())),
     )
 
 

@@ -7,7 +7,7 @@ and writes `step(problem, state, key) -> (state, info)` in the order its paper h
 from __future__ import annotations
 
 import abc
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from bilevel.problem.per_task import PerTask, fields_of, for_tasks
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
 from bilevel.rates.base import Needs, Rates, RatesState, curvatures
+from bilevel.rates.scaled import Scaled
 from bilevel.rules.base import Rule, reduction, update
 from bilevel.solvers._base.checks import check_options
 from bilevel.solvers._base.solver import Solver
@@ -136,6 +137,13 @@ class BilevelSolver(Solver):
         """Between chunks of steps: measures again what automatic rates need."""
         rates = self.rates.refresh(problem, self.point(state), state.rates, key, iterations)
         return state._replace(rates=rates)
+
+    def with_scaled_rates(self, factor: float) -> Self:
+        """What was given times a factor, and what is chosen too, where anything is."""
+        given = super().with_scaled_rates(factor) or self
+        if not (self.needs.upper or self.needs.lower or self.needs.weights):
+            return given
+        return given.replace(rates=Scaled(self.rates, factor))
 
     # ------------------------------------------------------------------ the moves of a step
 

@@ -14,6 +14,7 @@ from bilevel.problem import findings, initial_point
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
+from bilevel.solvers._base import scaling
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.state import Info, State
 
@@ -25,7 +26,8 @@ class Solver(abc.ABC):
 
     To write one, make a part (`bl.part`) that inherits this and has `start` and `step`, both pure: `solve`, `seeds=`,
     `compare`, `cost`, saving and loading then work with it. Everything else has a default. A solver that is handed a
-    rate names it `upper_lr` or `lower_lr`, so that a run that diverges can say which to make smaller.
+    rate names it `upper_lr` or `lower_lr`, so that a run that diverges can say which to make smaller, and do so. One
+    whose rates have other names writes `with_scaled_rates` for the latter.
     `bl.testing.check_solver` puts it through what ours must fulfil.
     """
 
@@ -54,6 +56,13 @@ class Solver(abc.ABC):
     def refresh(self, problem: Any, state: State, key: jax.Array, iterations: Any = 1) -> State:
         """Between steps, now and then: measures again what rates need; the more iterations, the more exactly."""
         return state
+
+    def with_scaled_rates(self, factor: float) -> Self | None:
+        """The same solver with all its rates times a factor; None where it has none that are known.
+
+        Known are fields named `lr` or something that ends in `_lr`, of the solver, its weighting and its estimator.
+        """
+        return scaling.scaled(self, factor)
 
     def init(self, problem: Any, x: Any, y: Any = None, *, key: jax.Array, steps: int) -> State:
         """Validates everything, measures what automatic rates need, and returns the first state.
