@@ -1,4 +1,4 @@
-"""What a solver is: everything that the driver, `cost`, `compare` and the diagnostics ask of one."""
+"""What a solver is: everything that the driver, `cost`, `compare` and the diagnostics use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Solver(abc.ABC):
     To write one, make a part (`bl.part`) that inherits this and has `start` and `step`, both pure: `solve`, `seeds=`,
     `compare`, `cost`, saving and loading then work with it. Everything else has a default. A solver that is handed a
     rate names it `upper_lr` or `lower_lr`, so that a run that diverges can say which to make smaller.
-    `bl.testing.check_solver` puts it through what ours must fulfil.
+    `bl.testing.check_solver` runs the checks that ours must pass.
     """
 
     problem_type: ClassVar[type[BaseProblem]] = Problem  # the kind of problem that it solves
@@ -52,7 +52,7 @@ class Solver(abc.ABC):
         return False
 
     def refresh(self, problem: Any, state: State, key: jax.Array, iterations: Any = 1) -> State:
-        """Between steps, now and then: measures again what rates need; the more iterations, the more exactly."""
+        """Between steps, at intervals: measures again what rates need; the more iterations, the more exactly."""
         return state
 
     def init(self, problem: Any, x: Any, y: Any = None, *, key: jax.Array, steps: int) -> State:
@@ -91,7 +91,7 @@ class Solver(abc.ABC):
 
 
 # Both run once or a few times, so that compiling them is what takes time: their code is not optimised, which leaves
-# matrix products, that call libraries, as fast as they are.
+# matrix products, which call libraries, as fast as before.
 _quickly_compiled = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
