@@ -1,4 +1,4 @@
-"""Writes docs/solvers.md from what the solvers say of themselves and what their steps are counted to cost.
+"""Writes docs/solvers.md from what the solvers declare and what their steps are counted to cost.
 
 python docs/make_solvers.py        # about a minute: steps of every solver are run
 """
@@ -29,7 +29,7 @@ given rates (an automatic lower rate adds one A v). A call is one evaluation on 
 A value that comes with a gradient, and a gradient on the way to a product, are free. f_x and f_y at one point on one
 batch are one call, however many passes compute them, and so are g_x and g_y. Batches are all the data here, so that a
 gradient that a step takes twice at one point counts once. Numbers with a fraction are averages: those methods refresh
-now and then, their loops grow, or two of their points are one in the first step. Methods that build matrices (STABLE)
+at intervals, their loops grow, or two of their points are one in the first step. Methods that build matrices (STABLE)
 make one product per number in y, here {catalogue.Y_SIZE}.
 """
 

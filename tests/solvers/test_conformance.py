@@ -181,7 +181,7 @@ class Diverges(Right):
         (NoCount(), "step is 0 after 25 steps"),
         (Grows(), "state after a step has the structure"),
         (WeakMemory(), "weakly typed"),
-        (SharedMemoryOfTasks(), "one row a task"),
+        (SharedMemoryOfTasks(), "one row per task"),
         (OneKey(), "another key gives the same run"),
         (StaticRate(), "compile again"),
         (DoublePrecision(), "become float32 and float64"),

@@ -24,7 +24,7 @@ def hessian_product(lower: Lower[Y], x: object, y: Y, v: Y, sample: object) -> Y
 
 
 def response(lower: Lower[Y], x: X, y: Y, move: X, sample: object) -> Y:
-    """J' u: how the lower gradient answers to a move u of x."""
+    """J' u: how the lower gradient changes when x moves by u."""
     return jax.jvp(lambda x: jax.grad(lower, argnums=1)(x, y, sample), (x,), (move,))[1]
 
 

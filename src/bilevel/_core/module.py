@@ -132,7 +132,7 @@ def part(cls: type[T]) -> type[T]:
         return list(zip(keys, children, strict=True)), structure
 
     def unflatten(structure: tuple, children: Iterable) -> T:
-        # __init__ is passed by: JAX also unflattens with placeholders that no constructor would accept.
+        # __init__ is bypassed: JAX also unflattens with placeholders that no constructor would accept.
         self, values = object.__new__(cls), iter(children)
         assign(self, **{name: next(values) if is_data else kept.value for name, is_data, kept in structure})
         return self

@@ -35,7 +35,7 @@ def hold_functions(tree: Any) -> Any:
     """
 
     def hold(path: Any, leaf: Any) -> Any:
-        return Function(leaf) if path and callable(leaf) else leaf  # without a path it is all there is: no tree
+        return Function(leaf) if path and callable(leaf) else leaf  # without a path the function is the whole tree
 
     return jax.tree_util.tree_map_with_path(hold, tree)
 
@@ -59,7 +59,7 @@ def unit(tree: Any) -> Any:
 def generic(tree: Any, frequency: float = 2.4) -> Any:
     """A fixed vector of length 1 in general position, to start a power iteration from.
 
-    Drawing one at random would say nothing more, would differ between float32 and float64, and takes longer to compile
+    A random one would be no better, would differ between float32 and float64, and takes longer to compile
     than all the rest of a first measurement.
     """
     return unit(

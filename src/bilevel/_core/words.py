@@ -14,7 +14,7 @@ def plain(name: str) -> str:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """A sentence with the known name most like this one; empty where none is.
+    """A sentence with the known name that is most similar to this one; empty if none is similar.
 
     >>> suggestion("leter", ["letter", "fashion"])
     'Did you mean letter?'

@@ -1,4 +1,4 @@
-"""The list of solvers: what each says of itself, and what a step of it costs."""
+"""The list of solvers: what each is, and what a step of it costs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bilevel._cost.report import Cost, cost
 from bilevel.problems import random_quadratics
 from bilevel.solvers._base.card import Card
 
-STEPS = 48  # whole periods of the methods that refresh now and then
+STEPS = 48  # whole periods of the methods that refresh at intervals
 X_SIZE, Y_SIZE = 2, 3
 RATES = GivenRates(upper=0.01, lower=0.05, weights=0.01, estimator=0.002)  # at which none diverges
 

@@ -66,7 +66,7 @@ class Tally:
     def mark(self, kind: str, value: Any, call: jax.Array, backwards: bool = False) -> Any:
         """`value`, counted when it is used; with `backwards`, when a cotangent comes back through it instead."""
         flat, unravel = ravel_pytree(value)
-        # A site of its own: otherwise the compiler might merge like calls, or not, as it pleases.
+        # A site of its own: otherwise the compiler might merge like calls, or not.
         return unravel(_tick.bind(flat, call, site=_Site(self, kind), counts=not backwards))
 
 
@@ -134,7 +134,7 @@ def counted(loss: Callable, tally: Tally, kinds: tuple[str, str]) -> Callable:
         *point, call = primals
         moves = [(source, t) for source, t in enumerate(map(_instantiated, tangents[:2])) if t is not None]
 
-        def into(k: int) -> Any:  # each block apart: what is not used of it is not counted
+        def into(k: int) -> Any:  # each part by itself: what is not used is not counted
             kinds = [HESSIAN if k == source else JACOBIAN for source, _ in moves]
             marked = [tally.mark(kind, t, call) for kind, (_, t) in zip(kinds, moves, strict=True)]
             parts = [_block(loss, k, source, point, t) for (source, _), t in zip(moves, marked, strict=True)]
@@ -169,7 +169,7 @@ def counted(loss: Callable, tally: Tally, kinds: tuple[str, str]) -> Callable:
 
 
 def _block(loss: Callable, into: int, source: int, point: Sequence, tangent: Any) -> Any:
-    """One block of the second derivatives times a tangent: from x (0) or y (1) into x or y."""
+    """One part of the second derivatives times a tangent: from x (0) or y (1) into x or y."""
     x, y, data = point
     slope = jax.grad(loss, argnums=into)
     if source == 0:

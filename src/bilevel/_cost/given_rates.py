@@ -1,7 +1,7 @@
 """Rates of a solver that are read and replaced from outside, for solvers that have them.
 
-A solver that a user wrote need not have `upper_lr`, `lower_lr`, a `hypergradient` or a `weighting`: what it has not is
-not touched.
+A solver that a user wrote need not have `upper_lr`, `lower_lr`, a `hypergradient` or a `weighting`: what it does
+not have is left alone.
 """
 
 from __future__ import annotations

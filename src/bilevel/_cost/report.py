@@ -66,7 +66,7 @@ def cost(problem: Problem, solver: Solver, x: object, y: object = None, steps: i
         solver: for instance `bl.MORBiT()`; with automatic rates a step also follows the curvature of g.
         x: where the shared variable starts.
         y: where the tasks' variables start, as for `solve`.
-        steps: how many steps to run; for methods that refresh now and then, or whose loops grow, a whole number of
+        steps: how many steps to run; for methods that refresh at intervals, or whose loops grow, a whole number of
             periods, or the length of a typical run.
 
     What happens before the first step and between chunks of steps (first values, measured rates, evaluations) is not

@@ -9,8 +9,8 @@ import numpy as np
 from bilevel._studies.records import Record
 from bilevel._studies.statistics import slope
 
-END = 0.1  # the part of a run, at its end, that its final numbers are means over: single evaluations are noisy
-BURN_IN = 0.01  # the part of a run that is left out where exponents are fitted
+END = 0.1  # the fraction of a run, at its end, that its final numbers are means over: single evaluations are noisy
+BURN_IN = 0.01  # the fraction of a run that is left out where exponents are fitted
 FAR = 10.0  # times the first loss: a run that ends above diverged
 
 
@@ -21,7 +21,7 @@ def final(record: Record, column: str) -> float:
 
 
 def diverged(record: Record, steps: int) -> bool:
-    """Whether a run planned for `steps` steps ended early, at no finite loss, or far above where it began.
+    """Whether a run planned for `steps` steps ended early, without a finite loss, or far above where it began.
 
     Far above is above ten times the first worst validation loss; for a negative loss, as far from it as that. A first
     loss of 0 gives no scale.

@@ -22,7 +22,7 @@ class Candidate(NamedTuple):
 
     @property
     def diverged(self) -> np.ndarray:
-        """Which runs ended early, at no finite loss, or far above where they began."""
+        """Which runs ended early, without a finite loss, or far above where they began."""
         return np.array([measures.diverged(record, self.steps) for record in self.runs.values()], bool)
 
     @property

@@ -67,7 +67,7 @@ def compare(
         out: folder for runs, table and figure, in a folder for each problem; finished runs there are not made again.
             None = no files are written.
         progress: show progress bars where there is a terminal.
-        say: told what was done.
+        say: called with a line of text for each thing done.
     """
     where = benchmark_of(problem, x, y)
     check_numbers(calls, seconds, seeds, grid, target)

@@ -22,7 +22,7 @@ from bilevel.problem.problem import Problem
 from bilevel.problems import Ready
 from bilevel.solvers._base.solver import Solver
 
-COUNTED_STEPS = 32  # whole periods of the methods that refresh now and then, or nearly
+COUNTED_STEPS = 32  # whole periods of the methods that refresh at intervals, or nearly
 TIMED_SECONDS = 1.0
 TOO_SMALL_TO_DIVERGE = GivenRates(1e-6, 1e-3, 1e-6, 1e-3)
 

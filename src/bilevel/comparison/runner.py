@@ -40,7 +40,7 @@ class Runner:
         seeds: of the runs that are reported.
         budget: what every run may use.
         progress: show progress bars where there is a terminal.
-        say: told what was done.
+        say: called with a line of text for each thing done.
     """
 
     benchmark: Experiment

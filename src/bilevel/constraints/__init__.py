@@ -1,6 +1,6 @@
 """The set X that x must stay in.
 
-`Constraint` is the base to write one's own from, and says what is asked of it; `bl.testing.check_constraint` checks it.
+`Constraint` is the base to write one's own from, and says what it must do; `bl.testing.check_constraint` checks it.
 """
 
 from bilevel.constraints.base import Constraint

@@ -23,7 +23,7 @@ class Constraint(abc.ABC):
     >>> from bilevel.testing import check_constraint
     >>> check_constraint(MeanZero(), example=jnp.zeros(3))
 
-    What is asked of it, and what `bl.testing.check_constraint` checks: `project` returns the nearest point of the set
+    What it must do, and what `bl.testing.check_constraint` checks: `project` returns the nearest point of the set
     in the Euclidean norm over the whole pytree, with the structure, shapes and dtypes of x, and works under `jax.jit`,
     `jax.vmap` and `jax.grad`.
     """

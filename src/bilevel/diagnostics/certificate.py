@@ -31,7 +31,7 @@ class Certificate:
         rho: of x_hat.
         proximal_point: x_hat.
         losses: l_i(x) = f_i(x, y_i*(x)), on all validation data.
-        x_converged: whether x_hat was found, and is the only one as far as was seen.
+        x_converged: whether x_hat was found, and is unique as far as measured.
         y_converged: whether each y_i* was found.
         y_errors: about how far each y_i* may still be off.
         smallest_curvature: of each g_i in y at y_i*; where it is not positive, y_i* means little.
@@ -50,11 +50,11 @@ class Certificate:
     y_converged: np.ndarray
     y_errors: np.ndarray
     smallest_curvature: np.ndarray
-    remarks: tuple[str, ...]  # what was not as it should be, in sentences
+    remarks: tuple[str, ...]  # what went wrong, in sentences
 
     @property
     def converged(self) -> bool:
-        """Whether every inner solve did what it should, so that the gaps can be believed."""
+        """Whether every inner solve converged, so that the gaps are reliable."""
         return not self.remarks
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ def certify(problem: Problem, result: Any, rho: float | None = None, *, iteratio
         ||x_hat - x||^2,      max_i ||y_i - y_i*(x)||^2,      max over w of F(x, w), less F(x, weights)
 
     Every y_i* is solved for by Newton's method and x_hat by projected gradient steps, in the dtype of the data.
-    Generators are looked at on their fixed evaluation sample.
+    Generators are evaluated on their fixed evaluation sample.
 
     Args:
         problem: the problem.
@@ -112,7 +112,7 @@ def certify(problem: Problem, result: Any, rho: float | None = None, *, iteratio
     if not proximal.converged:
         remarks.append(f"x_hat was not found in {iterations} steps: x_gap is a guess.")
     if not proximal.convex:
-        remarks.append(f"F bends down by more than rho = {rho:.3g}: x_hat may not be the only one. Try a larger rho.")
+        remarks.append(f"F has negative curvature beyond rho = {rho:.3g}: x_hat may not be unique. Try a larger rho.")
     return Certificate(
         x_gap=float(_distance(proximal.point, x)),
         y_gap=float(np.max(y_gaps)),

@@ -25,7 +25,7 @@ class Differences(NamedTuple):
 
     @property
     def relative_error(self) -> np.ndarray:
-        """|measured - predicted| / |predicted|, per task; where the gradient is 0 or drowns in rounding, of that."""
+        """|measured - predicted| / |predicted|, per task; relative to rounding where the gradient is below it."""
         apart, size, rounding = (
             np.linalg.norm(a, axis=1) for a in (self.measured - self.predicted, self.predicted, self.rounding)
         )

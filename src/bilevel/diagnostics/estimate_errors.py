@@ -16,8 +16,8 @@ class EstimateErrors:
         mean: of the estimates.
         variance: E |estimate - mean|^2.
         standard_error: of the mean.
-        scale: what biases are judged by: |exact|, and for the average the mean of the tasks' |exact|, because gradients
-            of tasks that pull apart cancel.
+        scale: what biases are relative to: |exact|, and for the average the mean of the tasks' |exact|, as gradients of
+            tasks that pull apart cancel.
         rounding: about what rounding does to the numbers.
     """
 
@@ -45,7 +45,7 @@ class EstimateErrors:
 
     @property
     def noise(self) -> np.ndarray:
-        """sqrt(variance) / |exact|: how far one estimate strays."""
+        """sqrt(variance) / |exact|: how far one estimate deviates."""
         return _ratio(np.sqrt(self.variance), self.size)
 
     @property
@@ -56,11 +56,11 @@ class EstimateErrors:
 
     @property
     def hidden(self) -> np.ndarray:
-        """The bias, as a part of the gradient, that noise can hide."""
+        """The relative bias that noise can hide."""
         return _ratio(4 * self.standard_error, self.scale)
 
     def is_biased(self, tolerance: float) -> np.ndarray:
-        """Whether the bias is more than this part of the gradient, beyond what noise and rounding explain."""
+        """Whether the bias is more than this fraction of the gradient, beyond what noise and rounding explain."""
         return ~(self.bias - 4 * self.standard_error - self.rounding <= tolerance * self.scale)
 
 

@@ -37,8 +37,8 @@ class HypergradientReport:
         average: the same for their average over the tasks.
         differences: the true gradients against central differences of l_i.
         samples: over how many samples.
-        tolerance: up to which part of a gradient a bias is let pass.
-        remarks: what was not as it should be with the measurement itself.
+        tolerance: the bias that is accepted, as a fraction of the gradient.
+        remarks: problems of the measurement itself.
     """
 
     names: Names
@@ -139,7 +139,7 @@ def check_hypergradient(
         samples: over how many samples mean and variance are taken.
         seed: of the samples.
         lower_steps: lower steps that `Unrolled` replays, each 1/L_i long.
-        tolerance: up to which part of the gradient a bias is let pass.
+        tolerance: the bias that is accepted, as a fraction of the gradient.
 
     >>> import bilevel as bl
     >>> known = bl.problems.shrinkage()

@@ -1,10 +1,13 @@
 """The lower problems solved to tolerance, on all the data, by Newton's method.
 
+Why not optimistix: its Newton is a root finder of full steps, while here g may have no positive
+curvature at the start, which needs (1) and (2) to go downhill.
+
 For one task, with A the Hessian and s the slope of g in y:
 
     (1)  d ~ -A^-1 s      for small y by a Cholesky factorisation of A, straight down where it has none; for larger y by
-                          conjugate gradients, until the residual is a small part of s or the curvature not positive
-    (2)  y <- y + t d     t = 1, 1/2, 1/4, ... until g, or where g no longer tells, |s|, has fallen enough
+                          conjugate gradients, until the residual is a small fraction of s or the curvature not positive
+    (2)  y <- y + t d     t = 1, 1/2, 1/4, ... until g, or where rounding hides g, |s|, has fallen enough
 
 Near y* the step d is the distance to it, which tells when to stop and how well y* is known.
 """
@@ -26,7 +29,7 @@ from bilevel.problem.problem import Problem
 NEWTON_STEPS = 100
 HALVINGS = 25
 DENSE = 512  # numbers in y up to which A is built: all its columns share what g computes of x and the data
-SUFFICIENT = 1e-4  # the part of the promised decrease that a step must bring
+SUFFICIENT = 1e-4  # the fraction of the predicted decrease that a step must achieve
 
 
 class LowerSolution(NamedTuple):
@@ -66,7 +69,7 @@ def solve_lower(problem: Problem, x: Any, y: PerTask[Any]) -> LowerSolution:
 
 
 def tolerance(dtype: Any) -> float:
-    """To which part of its size a solution is wanted: 4e-11 in double precision, 2e-5 in single."""
+    """The relative accuracy of a solution: 4e-11 in double precision, 2e-5 in single."""
     return float(jnp.finfo(dtype).eps) ** (2 / 3)
 
 
@@ -100,7 +103,7 @@ def newton(task: TaskView, x: Any, y: Any) -> Ended:
         y, value, slope, moved = search(evaluate, here, direction)
         error = jnp.linalg.norm(direction)
         reach = 1 + jnp.linalg.norm(here.y)
-        # Where nothing brings g or its slope down any more, rounding decides, and y* is known as well as it can be.
+        # Where no step lowers g or its slope any more, rounding dominates, and y* is known as well as it can be.
         small = solved & (error <= jnp.where(moved, wanted, 10 * jnp.sqrt(eps)) * reach)
         return Place(here.step + 1, y, value, slope, error, small | ~moved, small)
 
@@ -112,7 +115,10 @@ def newton(task: TaskView, x: Any, y: Any) -> Ended:
 
 
 def descent(product: Callable, slope: jax.Array, part: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """d ~ -A^-1 slope to a residual of `part` of it, and whether that was reached; always downhill."""
+    """d ~ -A^-1 slope to a residual of at most `part` times it, and whether that was reached; always downhill.
+
+    Not `linear.conjugate_gradient`, which needs a positive definite A: this one stops where the curvature is not.
+    """
     limit = min(4 * slope.size + 10, 1000)
 
     def go_on(carry: tuple) -> jax.Array:
@@ -125,7 +131,7 @@ def descent(product: Callable, slope: jax.Array, part: jax.Array) -> tuple[jax.A
         curvature, square = jnp.vdot(p, image), jnp.vdot(residual, residual)
         curved = curvature > 0
         length = square / jnp.where(curved, curvature, 1)
-        # Along p, g is flat or falls ever faster: keep d as it is, or go straight down if it is still zero.
+        # Along p, the curvature is not positive: keep d, or go straight down if it is still zero.
         d = jnp.where(curved, d + length * p, jnp.where(step > 0, d, p))
         residual = residual - length * image
         p = residual + jnp.vdot(residual, residual) / square * p
@@ -137,7 +143,7 @@ def descent(product: Callable, slope: jax.Array, part: jax.Array) -> tuple[jax.A
 
 
 def search(evaluate: Callable, here: Place, direction: jax.Array) -> tuple:
-    """The longest of the steps direction, direction/2, ... that does: y, g and slope there, and whether one did."""
+    """The longest of the steps direction, direction/2, ... that lowers g enough: y, g, slope there; whether any did."""
     promised = jnp.vdot(here.slope, direction)
     size = jnp.linalg.norm(here.slope)
     rounding = 10 * jnp.finfo(here.y.dtype).eps * jnp.abs(here.value)

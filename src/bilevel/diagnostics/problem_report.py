@@ -90,7 +90,7 @@ def check_problem(problem: Problem, x: Any, y: Any = None) -> ProblemReport:
     except (ValueError, TypeError) as error:
         return ProblemReport((Finding(str(error)),), problem.names, unknown, unknown)
     found = list(findings.in_values(problem, x, y))
-    explained = {finding.task for finding in found}  # None where x itself is to blame
+    explained = {finding.task for finding in found}  # None where x itself is wrong
     found += findings.in_constraint("constraint", problem.constraint, "x", x)
     for finding in (*findings.in_losses(problem, x, y), *findings.in_batches(problem, x, y)):
         because = finding.task is not None and (finding.task in explained or None in explained)
@@ -117,7 +117,7 @@ def _in_curvature(problem: Problem, smallest: np.ndarray, largest: np.ndarray) -
         yield Finding(
             f"g is badly conditioned in y (curvature from {smallest[i]:.3g} to {largest[i]:.3g}): lower steps will "
             "take thousands to settle",
-            "bring the features to one scale, add a larger ridge term, or raise lower_steps",
+            "scale the features alike, add a larger ridge term, or raise lower_steps",
             problem.names[int(i)],
             fault=False,
         )

@@ -23,7 +23,7 @@ class Proximal(NamedTuple):
 
     point: Any
     converged: bool
-    convex: bool  # whether rho/2 ||u - x||^2 + F was convex wherever it was looked at
+    convex: bool  # whether rho/2 ||u - x||^2 + F was convex wherever it was evaluated
 
 
 class Moved(NamedTuple):
@@ -37,12 +37,13 @@ class Moved(NamedTuple):
 def upper_curvature(problem: Problem, x: Any, y: PerTask[Any], weights: jax.Array) -> float:
     """The largest curvature of F(., weights) at x, in absolute value; 0 where F is linear.
 
-    By power iteration on central differences of the true gradient, between points of X.
+    By power iteration on central differences of the true gradient, between points of X; in Python rather than by
+    `linear.power_iteration`, as a direction that leads out of X is replaced on the way.
     """
     value, vector = 0.0, _direction(x)
     for number in range(POWER_ITERATIONS):
         ends, apart = _ends(problem, x, vector)
-        if not apart > 0:  # a corner of X: look another way
+        if not apart > 0:  # a corner of X: try another direction
             vector = _direction(x, 3.1 + number)
             continue
         bend, vector = _bend(*(weighted_gradient(problem, end, y, weights)[1] for end in ends), apart)
@@ -62,7 +63,7 @@ def proximal_point(
     curvature: float,
     iterations: int,
 ) -> Proximal:
-    """Projected gradient steps from x, whose rate is halved wherever the objective bends more than it allows.
+    """Projected gradient steps from x, whose rate is halved where the curvature exceeds what it allows.
 
     `slope` is the gradient of F at x, `y` the lower solutions there, `curvature` that of F there.
     """
@@ -104,8 +105,8 @@ def _ends(problem: Problem, x: Any, vector: Any) -> tuple[list, jax.Array]:
 def _bend(one: Any, other: Any, apart: jax.Array) -> tuple[jax.Array, Any]:
     change = optax.tree.sub(one, other)
     length, size = optax.tree.norm(change), optax.tree.norm(one)
-    told = length > 100 * jnp.finfo(size.dtype).eps * size  # from rounding
-    return jnp.where(told, length / apart, 0), pytrees.unit(change)
+    significant = length > 100 * jnp.finfo(size.dtype).eps * size  # above rounding
+    return jnp.where(significant, length / apart, 0), pytrees.unit(change)
 
 
 @jax.jit
@@ -118,7 +119,7 @@ def _move(problem: Problem, here: Any, slope: Any, rate: Any) -> Moved:
 
 @jax.jit
 def _after(x: Any, moved: Moved, before: Any, gradient: Any, rho: Any) -> tuple[Any, Any]:
-    """How much the proximal objective bends along a move, and its slope at the end of it."""
+    """The curvature of the proximal objective along a move, and its slope at the end of it."""
     slope = jax.tree.map(lambda g, u, x: g + (rho * (u - x)).astype(g.dtype), gradient, moved.point, x)
     return optax.tree.vdot(optax.tree.sub(slope, before), moved.move) / moved.size**2, slope
 

@@ -116,7 +116,7 @@ def lower_noise(problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, sampl
 
 
 def bends(points: list, gradients: list) -> float:
-    """The most that any task bends down between two of the points: -<grad l - grad l', x - x'> / |x - x'|^2."""
+    """The most negative curvature of any task between two of the points: -<grad l - grad l', x - x'> / |x - x'|^2."""
     found = 0.0
     for k, (x, slopes) in enumerate(zip(points, gradients, strict=True)):
         for other, others in zip(points[:k], gradients[:k], strict=True):

@@ -1,8 +1,8 @@
 """What is wrong with a finished run: all that its result shows, and whether y lags behind x.
 
-A run is steered by the losses f_i(x, y_i) at the y_i that it has, not by l_i(x) = f_i(x, y_i*(x)). Where the lower
+A run is driven by the losses f_i(x, y_i) at the y_i that it has, not by l_i(x) = f_i(x, y_i*(x)). Where the lower
 problems are far from solved, the two differ, and neither the history nor the iterates show it: the lower problems must
-be solved further, with x held still.
+be solved further, with x fixed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def check_result(result: Result) -> list[str]:
 
 
 def lagging_lower_level(result: Result) -> str | None:
-    """Losses that change a lot when the lower problems are solved further with x held still."""
+    """Losses that change a lot when the lower problems are solved further with x fixed."""
     problem = result.problem
     if not isinstance(problem, Problem) or result.status == "diverged":  # loaded, or without a lower level
         return None

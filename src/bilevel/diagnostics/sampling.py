@@ -62,11 +62,11 @@ class Moments(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """An estimator on its way: what it carries, and the moments of what it said."""
+    """An estimator in progress: its state, and the moments of its estimates."""
 
     step: jax.Array
     state: PerTask[Any]
-    lower: PerTask[LowerCurvature] | None  # curvatures, where the estimator borrows them
+    lower: PerTask[LowerCurvature] | None  # curvatures, where the estimator needs them from a solver
     moments: Moments
 
 
@@ -140,7 +140,7 @@ def _upper(
     known: PerTask[LowerCurvature] | None,
     drawn: PerTask[Sample] | None,
 ) -> Upper:
-    """The estimator with the lower steps from y that a solver lends to it."""
+    """The estimator with the lower steps from y that a solver would provide."""
     replay = None
     if estimate.hypergradient.needs_replay and known is not None and drawn is not None:
         rates = for_tasks(lambda found: 1 / jnp.where(found.value > 0, found.value, 1), known)

@@ -45,7 +45,8 @@ def extremes(product: Callable, like: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Both ends of a spectrum by power iteration in blocks: two ends, their residuals and their last moves.
 
     Each iteration takes the best of the space these six vectors span (as LOBPCG does), which comes as close in k
-    iterations as plain power iteration in about k^2.
+    iterations as plain power iteration in about k^2. JAX's own (`jax.experimental.sparse.linalg.lobpcg_standard`) finds
+    the largest eigenvalues only, so that the smallest would take a second run on a shifted matrix.
     """
     number = jnp.arange(like.size, dtype=like.dtype)
     start = jnp.stack([0.5 + jnp.cos((2.4 + k) * number) for k in range(6)], axis=1)  # in general position

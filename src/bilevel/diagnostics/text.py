@@ -29,7 +29,7 @@ def one_of(problem: Problem, tasks: Any) -> str:
 
 
 def lower_remarks(problem: Problem, solved: LowerSolution, smallest: Any, largest: Any) -> list[str]:
-    """What is to be said of lower problems that were not solved, or have no one solution."""
+    """Remarks on lower problems that were not solved, or have no unique solution."""
     remarks = []
     lost = np.flatnonzero(~np.asarray(solved.converged))
     if len(lost):

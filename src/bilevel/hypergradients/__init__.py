@@ -4,7 +4,7 @@ The gradient that all of them estimate, with y_i* moving as x moves, is
 
     grad l_i(x) = f_x - J A^-1 f_y        at y = y_i*(x),   A = d2g/dy2,  J = d2g/dxdy.
 
-Because each estimator hands out a scalar, the direction shared by all tasks is one reverse pass through
+Because each estimator returns a scalar, the direction shared by all tasks is one reverse pass through
 sum_i weights_i surrogate_i(x): memory O(d_x), not O(n d_x). `Hypergradient` is the base to write one's own from.
 """
 

@@ -17,15 +17,15 @@ class Hypergradient(abc.ABC):
     """Estimates grad l_i(x) for one task at a time: inside `vmap`, and knowing nothing of other tasks.
 
     To write one, make a part (`bl.part`) that inherits this and has a `surrogate`; where something is carried from step
-    to step (a warm start, a tracked v), also `init` and `prepare`. `bl.testing.check_hypergradient` puts it through
-    what ours must fulfil.
+    to step (a warm start, a tracked v), also `init` and `prepare`. `bl.testing.check_hypergradient` runs
+    the checks that ours must pass.
     """
 
-    needs_curvature: bool = False  # whether it asks for `task.curvature`
-    needs_replay: bool = False  # whether it asks for `task.replay`
+    needs_curvature: bool = False  # whether it needs `task.curvature`
+    needs_replay: bool = False  # whether it needs `task.replay`
 
     # What `bl.testing.check_hypergradient` allows for, on a quadratic of condition 2 with f_yy = 1, once the
-    # estimate has settled: its bias as a part of the gradient, and how far its value is from f_i as a part of f_i.
+    # estimate has settled: its bias relative to the gradient, and the error of its value relative to f_i.
     gradient_error: float = 0.0
     value_error: float = 0.0
 

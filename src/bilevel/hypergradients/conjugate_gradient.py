@@ -18,7 +18,7 @@ class ConjugateGradient(Implicit):
 
     Args:
         iterations: the most Hessian-vector products (and one for the first residual).
-        tolerance: stops when the residual has fallen to this part of f_y.
+        tolerance: stops when the residual has fallen to this fraction of f_y.
 
     Exact in d_y iterations. With small batches it solves the *batch's* system, whose inverse is on average larger than
     the inverse of the mean: `Tracked` and `Neumann` average over batches instead.

@@ -43,7 +43,7 @@ class Neumann(Implicit):
 
     @property
     def gradient_error(self) -> float:  # type: ignore[override]
-        """(1 - mu/L)^terms at the scale that is chosen; at another one it is not known."""
+        """(1 - mu/L)^terms at the automatic scale; unknown at any other."""
         return 0.5**self.terms if self.lr is None else math.inf
 
     def check(self) -> None:

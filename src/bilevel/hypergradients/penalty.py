@@ -22,7 +22,7 @@ class Penalised(NamedTuple):
     """The minimiser of the penalised problem, and what its steps need."""
 
     y: Any
-    step: jax.Array  # how often it was asked for, which a growing strength is a function of
+    step: jax.Array  # number of calls so far, which a growing strength depends on
     curvature: jax.Array | None  # of f + strength g in y, where lr is not given
     vector: Any
 

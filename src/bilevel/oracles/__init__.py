@@ -1,1 +1,1 @@
-"""What a step of every bilevel solver asks of a problem: lower steps, and the upper direction."""
+"""What a step of every bilevel solver needs from a problem: lower steps, and the upper direction."""

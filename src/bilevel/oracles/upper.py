@@ -2,7 +2,7 @@
 
 direction                 the shared hypergradient, one reverse pass     sum_i weights_i D_i(x, y_i)
 directions                the same, one per task (memory n d_x)          D_i(x, y_i)
-with_residuals            the shared one, and what the linear systems A v_i = f_y lack, f_y - A v_i
+with_residuals            the shared one, and the residuals f_y - A v_i of the linear systems
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Evaluation(NamedTuple):
 
 
 class Residuals(NamedTuple):
-    """f_y - A v_i of every task: what its linear system still lacks."""
+    """f_y - A v_i of every task: the residual of its linear system."""
 
     evaluation: Evaluation
     of_v: PerTask[Any]
@@ -55,7 +55,7 @@ class Upper(NamedTuple):
 
     problem: Problem
     hypergradient: Hypergradient
-    replay: Replay | None = None  # the lower steps just taken, for estimators that ask for them
+    replay: Replay | None = None  # the lower steps just taken, for estimators that need them
 
     def _each(self, function: Callable[..., Any], curvature: PerTask[jax.Array] | None, *arguments: Any) -> PerTask:
         replay = self.replay
@@ -67,7 +67,7 @@ class Upper(NamedTuple):
         return self.problem.each(lent, curvature, None if replay is None else replay.steps, *arguments)
 
     def init(self, point: Point, samples: PerTask[UpperSample]) -> PerTask[Any]:
-        """The estimator's first state; that of the point is not looked at."""
+        """The estimator's first state; that of the point is not used."""
         first = lambda task, y, s: self.hypergradient.init(task, point.x, y, s)  # noqa: E731
         return self._each(first, point.curvature, point.y, samples)
 

@@ -39,7 +39,7 @@ def reproduce(
         quick: a fiftieth of the steps: to see that it works, not what comes out.
         out: the folder of runs, figures and their numbers. Runs that are finished there are not made again.
         progress: show progress bars where there is a terminal.
-        say: told what was done.
+        say: called with a line of text for each thing done.
 
     Returns:
         The files of the figures.

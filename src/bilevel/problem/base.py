@@ -69,7 +69,7 @@ class BaseProblem(abc.ABC):
 
     @property
     def has_test(self) -> bool:
-        """Whether every task brought test data."""
+        """Whether every task has test data."""
         return all(group.test is not None for group in self.groups)
 
     @property

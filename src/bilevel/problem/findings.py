@@ -52,7 +52,7 @@ class Finding:
 
 
 def at_start(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding]:
-    """Data, constraint and objectives at the starting point: what a run cannot go without."""
+    """Data, constraint and objectives at the starting point: what every run needs."""
     yield from in_values(problem, x, y)
     yield from in_constraint("constraint", problem.constraint, "x", x)
     yield from in_losses(problem, x, y)
@@ -229,7 +229,7 @@ def _in_rows(problem: BaseProblem, group: Group, x: Any, y: Any, level: str) -> 
     batch = group.upper_batch if level == "upper" else group.lower_batch
     needed = not source.equal_sizes or batch is not None
     apart = ~np.isclose(whole, rows, rtol=1e-3, atol=1e-5) & np.isfinite(whole) & np.isfinite(rows)
-    for k in np.unique(np.nonzero(apart)[1])[:1]:  # one function, so one task tells it
+    for k in np.unique(np.nonzero(apart)[1])[:1]:  # one function, so one task is enough
         at = int(np.argmax(apart[:, k]))
         why = "tasks with different numbers of rows" if not source.equal_sizes else "batches"
         yield Finding(

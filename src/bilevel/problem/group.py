@@ -1,4 +1,4 @@
-"""Like tasks, stacked. The rest of the library speaks of one task at a time (`TaskView`) through `Group.each`."""
+"""Like tasks, stacked. The rest of the library works on one task at a time (`TaskView`) through `Group.each`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Group:
     validation: Source = leaf()
     test: Source | None = leaf()
     ids: jax.Array = leaf()  # the place of each task in the problem
-    y: Any = leaf(default=None)  # starting points, stacked, where the tasks brought them
+    y: Any = leaf(default=None)  # starting points, stacked, where the tasks have them
     lower_batch: int | None = None
     upper_batch: int | None = None
 

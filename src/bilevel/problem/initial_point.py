@@ -38,7 +38,7 @@ def arrays(point: Any, name: str) -> Any:
 def lower_points(problem: BaseProblem, y: Any, key: jax.Array) -> PerTask[Any]:
     """Every task's y.
 
-    y is None (the tasks brought theirs), one pytree for all tasks, a mapping from task name to y, or a function of
+    y is None (each task has its own), one pytree for all tasks, a mapping from task name to y, or a function of
     (key, task).
     """
     if y is None:
@@ -95,7 +95,7 @@ def _stack(problem: BaseProblem, make: Callable[[Group, int, int], Any]) -> PerT
             if pytrees.signature(y) != pytrees.signature(ys[0]):
                 raise ValueError(
                     f"y of task {name!r} is {pytrees.describe(y)} but that of the like task {names[0]!r} is "
-                    f"{pytrees.describe(ys[0])}: where only y differs, give it in Task(y=...), which tells tasks apart."
+                    f"{pytrees.describe(ys[0])}: where only y differs, give each task its own, Task(y=...)."
                 )
         stacked.append(pytrees.stack(ys))
     return PerTask(tuple(stacked))

@@ -2,7 +2,7 @@
 
     min over x in X of  max over weights in the simplex of  sum_i weights_i F_i(x)
 
-What F_i is, the `objective` says: the loss itself (`Plain`), or the loss after a few steps of the task's own from x
+`objective` defines F_i: the loss itself (`Plain`), or the loss after a few steps of the task's own from x
 (`Adapted`, as in model-agnostic meta-learning). Users write `loss(x, batch)` for one task and one batch.
 """
 
@@ -29,7 +29,7 @@ Loss = Callable[[Any, Any], jax.Array]
 
 
 class MinMaxObjective(Protocol):
-    """What F_i is made of the task's loss: `task.lower` is it on training rows, `task.upper` on validation rows."""
+    """How F_i is made from the task's loss: `task.lower` is it on training rows, `task.upper` on validation rows."""
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ class Adapted:
         values.whole("steps", self.steps, of="Adapted")
 
     def draw(self, group: Group, key: jax.Array) -> UpperSample:
-        """Training rows to adapt on and validation rows to look at."""
+        """Training rows to adapt on and validation rows to evaluate on."""
         return group.draw_upper(key)
 
     def value(self, task: TaskView, x: Any, sample: UpperSample) -> jax.Array:
@@ -109,7 +109,7 @@ class Adapted:
         return task.upper(self.adapt(task, x, sample.lower), (), sample.upper)
 
     def report(self, task: TaskView, x: Any) -> jax.Array:
-        """Adapts on all training rows, and looks at all validation rows."""
+        """Adapts on all training rows, and evaluates on all validation rows."""
         return task.upper(self.adapt(task, x, None), (), None)
 
     def adapt(self, task: TaskView, x: Any, sample: Sample) -> Any:

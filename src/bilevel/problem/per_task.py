@@ -1,4 +1,4 @@
-"""Values that belong to tasks: one row a task.
+"""Values that belong to tasks: one row per task.
 
 A state, an optimiser or a batch of samples that every task has of its own is a `PerTask`, or `InOrder` where all tasks
 stand in one array. Everything else in a solver's memory is shared. Together with `Group` this is the one place that

@@ -4,7 +4,7 @@ A sample is row numbers for arrays and the batch itself for a generator. Whoever
 points *on the same data*, which variance-reduced methods need. The sample None means "all the data".
 
 A source is a pytree that holds the data of a whole group of tasks. Under `jax.vmap(..., in_axes=source.axes)` it
-becomes the source of one task; `draw`, `take`, `average` and the methods about blocks speak of one task.
+becomes the source of one task; `draw`, `take`, `average` and the methods about blocks are for one task.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def first(self, count: int) -> Sample:
-        """A sample of the first `count` rows, from the beginning again where there are fewer."""
+        """A sample of the first `count` rows, repeated from the beginning where there are fewer."""
 
     def chosen(self, index: jax.Array) -> Source:
         """The source of some of the tasks."""

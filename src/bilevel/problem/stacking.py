@@ -21,14 +21,14 @@ NUMBERS = "biufcV"  # numpy's kinds of dtypes; V are those that JAX adds, such a
 
 
 class Batches(NamedTuple):
-    """Rows per step, by role; None = all the data. `arguments` are what the user knows them by."""
+    """Rows per step, by role; None = all the data. `arguments` are the names of the arguments."""
 
     lower: int | None
     upper: int | None
     arguments: Sequence[tuple[str, str]] = (("lower_batch", "train"), ("upper_batch", "validation"))
 
     def check(self, owner: str, group: Group, names: Sequence[str]) -> None:
-        """Raises where a batch is no number of rows that every task of a group has."""
+        """Raises where a batch is not a number of rows that every task of a group has."""
         for argument, role in self.arguments:
             source: Source = getattr(group, role)
             batch = self.lower if role == "train" else self.upper
@@ -56,7 +56,7 @@ class Stacked(NamedTuple):
 
 
 def stack_tasks(owner: str, tasks: Any, upper: Objective, lower: Objective, batches: Batches) -> Stacked:
-    """Stacks like tasks; errors speak of `owner(tasks=...)`."""
+    """Stacks like tasks; errors name `owner(tasks=...)`."""
     alike: dict[Hashable, list[_Uniform]] = defaultdict(list)
     names: list[str] = []
     for task in as_list(owner, tasks):
@@ -189,7 +189,7 @@ def _source(data: list[Any], seed: int) -> Source:
     if isinstance(data[0], Generator):
         return dataclasses.replace(data[0], parameters=_joined([d.parameters for d in data]), seed=seed)
     if not jax.tree.leaves(data[0]):
-        return Arrays(data[0], 0)  # a task without data: its functions are all there is
+        return Arrays(data[0], 0)  # a task without data: it has only its functions
     tasks, rows = zip(*(jax.tree.leaves(d)[0].shape[:2] for d in data), strict=True)
     if len(set(rows)) == 1:
         return Arrays(_joined(data), rows[0])

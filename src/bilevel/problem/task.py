@@ -1,4 +1,4 @@
-"""Tasks as users bring them."""
+"""Tasks as users give them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ROLES = ("train", "validation", "test")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-    """One task: its data, and what it has of its own.
+    """One task: its data, and what is specific to it.
 
     Args:
         train: the rows of g: a pytree of arrays with one leading axis, or a `Generator`.
         validation: the rows of f.
-        test: held-out rows, looked at only to report.
+        test: held-out rows, used only for reports.
         name: unique; None = "task 0", "task 1", ...
         upper: this task's own f, where it differs from the problem's.
         lower: this task's own g.

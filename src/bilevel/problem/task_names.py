@@ -38,7 +38,7 @@ class Names(Sequence[str]):
 
 
 class TaskValues(Mapping[str, Any]):
-    """One value per task, by name; stored stacked, cut out when asked for.
+    """One value per task, by name; stored stacked, sliced on access.
 
     Args:
         names: of all tasks.

@@ -10,8 +10,8 @@ number `dual` of a mean over single rows:
                                + 2 (1 + dual) h (p [negative] - (1 - p) [positive]) + p (1 - p) (1 - dual^2)
     g_i(x, y)       = mean of  log(1 + exp(-sign h)) + penalty (|y.w|^2 + y.b^2)
 
-a_i and b_i, at their best the mean scores of the two classes, are held in x, one of each per task. The heads are fitted
-by the lower level on training rows, x on validation rows.
+a_i and b_i, at their best the mean scores of the two classes, are stored in x, one of each per task. The heads are
+fitted by the lower level on training rows, x on validation rows.
 
 References: Ying, Wen, Lyu, "Stochastic online AUC maximization", NeurIPS 2016, for the min-max form; Hu, Zhong, Yang,
 "Multi-block min-max bilevel optimization with applications in multi-task deep AUC maximization", NeurIPS 2022, for many

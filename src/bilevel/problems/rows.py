@@ -1,4 +1,4 @@
-"""What the ready problems need of their tasks and numbers; anything else is refused by the name of the argument."""
+"""What the ready problems need of their tasks and numbers; errors name the argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""sin and cos of the same numbers, at the cost of a tenth of both.
+"""sin and cos of the same numbers, at a tenth of the cost of both.
 
 XLA computes them apart, each for arguments of any size, and on a CPU that is most of a step with random Fourier
 features. Here one reduction to [-pi/4, pi/4] serves both: x = k pi/2 + r, with pi/2 in three pieces (Cody and

@@ -1,4 +1,4 @@
-"""Where rates come from that are not given to a solver one by one: measured, relative to sizes, or given together.
+"""Where a solver's missing rates come from: measured, relative to sizes, or given together.
 
 Every bilevel solver takes `rates=` any of them. What is given to the solver itself (`upper_lr`, `lower_lr`, the
 weighting's `lr`) wins.

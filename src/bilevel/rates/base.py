@@ -23,7 +23,7 @@ from bilevel.rules.base import Rule
 
 
 class Needs(NamedTuple):
-    """Which rates were not given, and whether anything asks for the curvature of the lower problems."""
+    """Which rates were not given, and whether anything needs the curvature of the lower problems."""
 
     upper: bool
     lower: bool
@@ -39,7 +39,7 @@ class RatesState(NamedTuple):
     own: Any  # of the kind of rates
 
     def remaining(self, step: jax.Array) -> jax.Array:
-        """1 - k / K, the part of the run that is left; of a run that goes on beyond K, one step."""
+        """1 - k / K, the fraction of the run that is left; beyond step K, that of one step."""
         return jnp.maximum(self.horizon - step, 1) / self.horizon
 
 
@@ -67,10 +67,10 @@ class Rates(abc.ABC):
 
     upper_rule: ClassVar[Rule | None] = staticmethod(optax.sgd)  # what alpha is chosen for; None = for any rule
     lower_rule: ClassVar[Rule | None] = staticmethod(optax.sgd)
-    chooses: ClassVar[bool] = True  # whether the rates are chosen for the problem, rather than handed on from the user
+    chooses: ClassVar[bool] = True  # whether the rates are chosen for the problem, rather than passed on from the user
 
     def check(self, owner: str, needs: Needs) -> None:  # noqa: B027  (most have nothing to refuse)
-        """Raises where a rate that the solver needs is not to be had."""
+        """Raises where a rate that the solver needs cannot be provided."""
 
     def init(self, problem: Problem, point: Point, needs: Needs, key: jax.Array, steps: jax.Array) -> RatesState:
         """The first state; what `refresh` measures is not known yet."""
@@ -87,11 +87,11 @@ class Rates(abc.ABC):
         return False
 
     def refresh(self, problem: Problem, point: Point, state: RatesState, key: jax.Array, iterations: Any) -> RatesState:
-        """Between steps, now and then: measures again what changes as x moves."""
+        """Between steps, at intervals: measures again what changes as x moves."""
         return state
 
     def follow(self, problem: Problem, x: Any, y: PerTask, rows: PerTask[Sample], state: RatesState) -> RatesState:
-        """In every step: one power iteration on every lower problem, where anything asks for it."""
+        """In every step: one power iteration on every lower problem, where anything needs it."""
         if state.curvature is None:
             return state
         return state._replace(curvature=curvature.follow_lower(problem, x, y, rows, state.curvature))
@@ -102,7 +102,7 @@ class Rates(abc.ABC):
 
     @abc.abstractmethod
     def lower(self, problem: Problem, state: RatesState, step: jax.Array) -> PerTask[jax.Array]:
-        """beta_i, one a task."""
+        """beta_i, one per task."""
 
     @abc.abstractmethod
     def weights(self, state: RatesState, losses: jax.Array, step: jax.Array) -> WeightsStep:

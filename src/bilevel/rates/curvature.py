@@ -25,7 +25,7 @@ from bilevel.problem.sources import Sample
 MAX_DROP = (
     4.0  # a curvature never falls below its largest recent value over this: where a loss is flat, 1 / L is unbounded
 )
-SLACK = 1.2  # a step exceeds the estimate L where it bends more than this many times as much
+SLACK = 1.2  # a step exceeds the estimate where its curvature is more than this times L
 DOUBLINGS = 60
 MEASURING_BATCH = 128  # rows to measure with, where steps draw fewer: noise makes curvature look larger
 
@@ -88,8 +88,8 @@ def follow_lower(
 ) -> PerTask[LowerCurvature]:
     """One power iteration more: L <- max(.99 L, |A u|); where batches are drawn, at least a quarter of the largest.
 
-    A logistic loss is flat on rows that are fitted well, and bends as before on the next one that is not. The largest
-    is forgotten slowly, as x may change the problem for good.
+    A logistic loss is flat on rows that are fitted well, and curved again on the next one that is not. The largest
+    is forgotten slowly, as x may change the problem permanently.
     """
     drop = MAX_DROP if problem.is_stochastic else jnp.inf
 
@@ -175,7 +175,7 @@ def upper(problem: Problem, point: Point, key: jax.Array, vector: Any, iteration
         return oracle.direction(point._replace(x=there, y=y), samples).direction
 
     def turn(carry: Probe) -> Probe:
-        """First a power iteration, at both ends of a short way; later a look at where a step of 1 / (2 L) leads."""
+        """First a power iteration on a short central difference; later a check of a whole step of 1 / (2 L)."""
         powering = carry.turns < iterations
         ahead = optax.tree.add_scale(x, -0.5 / jnp.where(carry.value > 0, carry.value, 1), carry.slope)
         ways = [optax.tree.add_scale(x, s * reach, carry.vector) for s in (1, -1)]

@@ -19,7 +19,7 @@ Shape = Callable[[jax.Array], jax.Array]
 
 
 def constant(t: jax.Array) -> jax.Array:
-    """1, all along."""
+    """1, constant."""
     return jnp.ones_like(t)
 
 
@@ -41,8 +41,9 @@ class Given(Rates):
         upper_rate: of x (alpha): a number, or a schedule of the step.
         lower_rate: of every y_i (beta), likewise.
         weights_rate: of the weights (gamma), likewise.
-        shape: what they are multiplied by, as a function of t = k / K, the part of the run that is over: `constant`,
-            `linear`, `cosine`, or your own. K is the length of the run, which a schedule of the step does not know.
+        shape: what they are multiplied by, as a function of t = k / K, the fraction of the run that is over:
+            `constant`, `linear`, `cosine`, or your own. K is the length of the run, which a schedule of the step
+            does not know.
 
     A rate that the solver has (`upper_lr`, `lower_lr`, the weighting's `lr`) wins over the one here.
 
@@ -71,7 +72,7 @@ class Given(Rates):
                     "schedule."
                 )
         if not callable(self.shape):
-            raise TypeError(f"Given(shape=...) got {self.shape!r}: it needs a function of the part that is over.")
+            raise TypeError(f"Given(shape=...) got {self.shape!r}: it needs a function of the fraction that is over.")
 
     def _at(self, rate: Rate, state: RatesState, step: jax.Array) -> Any:
         dtype = state.horizon.dtype

@@ -10,7 +10,7 @@ With K steps, t = k / K, L_i the curvature of g_i as it is followed, and U the s
 
 Nothing is measured but L_i, and the last point needs no averaging. The constants were chosen on the problems of
 docs/choosing.md, on draws that are not reported there. There is no theorem. Limits: a step of x is a share of its size,
-so that a short run cannot go far, and on small smooth problems `Measured` takes fewer steps.
+so that a short run moves it only a little, and on small smooth problems `Measured` takes fewer steps.
 
 Reference: none of its own; Shazeer and Stern (Adafactor), ICML 2018, for relative steps; Kingma and Ba (Adam), ICLR
 2015.
@@ -98,6 +98,6 @@ def first_sizes(x: Any) -> Any:
 
 
 def share_moved(old: Any, new: Any) -> jax.Array:
-    """How far x moved, as a part of its size; at most a half."""
+    """How far x moved, relative to its size; at most a half."""
     length, way = optax.tree.norm(new), optax.tree.norm(optax.tree.sub(new, old))
     return jnp.where(way < length / 2, way / jnp.where(length > 0, length, 1), jnp.where(way > 0, 0.5, 0.0))

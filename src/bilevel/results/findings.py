@@ -6,8 +6,8 @@
     noisy end          batches are small: the average iterate is much better than the last
     rising loss        the run ended well above where it had been
 
-All of these are read off the history and the iterates, in numpy: printing a result compiles nothing. Whether y lags
-behind x can only be told by solving the lower problems further, which `bilevel.check_result` does.
+All of these are computed from the history and the iterates, in numpy: printing a result compiles nothing. Whether y
+lags behind x can only be found by solving the lower problems further, which `bilevel.check_result` does.
 
 The stability rule behind the first remedy: with m the smallest curvature of the weighted upper objective, s the size of
 the differences between the tasks' gradients and T the lag of y in steps, weights settle for rates below about
@@ -23,7 +23,7 @@ import numpy as np
 if TYPE_CHECKING:
     from bilevel.results.result import Result
 
-LAST = 0.5  # the part of a run that is examined
+LAST = 0.5  # the fraction of a run that is examined
 ENOUGH = 20  # with fewer evaluations nothing is reported
 
 

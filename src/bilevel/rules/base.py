@@ -23,7 +23,7 @@ def update(
     point: optax.Params,
     value: ArrayLike,
 ) -> tuple[optax.Updates, optax.OptState]:
-    """The transformation's updates and next state; it is told the loss, which some rules watch."""
+    """The transformation's updates and next state; the loss is passed on, as some rules watch it."""
     return optax.with_extra_args_support(transformation).update(gradient, state, point, value=value)
 
 

@@ -1,6 +1,6 @@
 """Solvers: one paper, one file; the module docstring holds the updates and the citation.
 
-A solver is imported when it is first used, from the file that bears its name in lower case.
+A solver is imported when it is first used, from the file of its name in lower case.
 """
 
 from __future__ import annotations

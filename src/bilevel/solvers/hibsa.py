@@ -6,7 +6,7 @@ Step r, with x_1, ..., x_K the leaves of x in the order of `jax.tree.leaves`:
     (2)  lambda^{r+1}   = proj_simplex ((lambda^r + rho F(x^{r+1})) / (1 + rho gamma_r))
 
 (2) is an ascent step on the objective minus (gamma_r / 2) |lambda|^2, that term taken implicitly. On the simplex
-|lambda|^2 and |lambda - 1/n|^2 differ by a constant, and a projection onto it does not feel a shift, so (2) equals
+|lambda|^2 and |lambda - 1/n|^2 differ by a constant, and a projection onto it is unchanged by a shift, so (2) equals
 
     lambda^{r+1} = proj_simplex (lambda^r + rho_r (F - gamma_r (lambda^r - 1/n))),      rho_r = rho / (1 + rho gamma_r)
 
@@ -14,7 +14,7 @@ which is `SimplexAscent(rho_r, pull=gamma_r / 2)`; so it is written here, and an
 
 The published regimes: strongly concave in the maximised variable, gamma_r = 0 and beta_r constant; concave, as ours is
 in the weights, gamma_r ~ r^{-1/4} and beta_r ~ r^{1/2}, with O~(eps^-4) steps until the gradient norm is below eps. The
-perturbation is what the theory of the second regime stands on; it moves the solution by the order of gamma_r.
+perturbation is what the theory of the second regime rests on; it moves the solution by the order of gamma_r.
 `upper_lr` is 1 / beta_r and the weighting's `lr` is rho. The method is published without noise; batches (one sample for
 all of a step), optax rules for the blocks and weightings other than `SimplexAscent` are our extension. Rates and
 formulas are from memory.

@@ -8,7 +8,7 @@ Step k, everything at (x^k, y^k, v^k) and with h^k the average so far:
     (4)  lambda^{k+1} from losses averaged in the same way
 
 x moves along the average before this step's direction enters it. `upper_lr` is a tau, `damping` is a: 1 is the plain
-projected step, and smaller values go only a part of the way to a point that is projected from farther out.
+projected step, and smaller values go only a fraction of the way to a point that is projected from farther out.
 
 Published for one task, with or without constraint, a, rho, theta ~ K^{-1/2}: O(eps^-2) samples under standard
 smoothness. The updates are from memory and third-party code, not from the paper's text. Several tasks and weights (4)
@@ -33,7 +33,7 @@ class MASOBA(MovingAverage):
 
     Args:
         momentum: theta, the weight of the fresh direction in the average: a number in (0, 1] or a schedule.
-        damping: the part of the way to the projected point that x goes.
+        damping: the fraction of the way to the projected point that x goes.
         tracker: `Momentum()`, or `Momentum(per_task=True)` for one average per task (memory n d_x, less lag).
     """
 

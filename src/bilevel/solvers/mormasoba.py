@@ -9,7 +9,7 @@ Step k, everything at (x^k, y^k, v^k, lambda^k), with h_x^k and h_lambda^k the a
 
 `upper_lr` is a tau_x, `damping` is a, the weighting's lr is a tau_lambda and its pull is mu / 2. The pull to uniform
 weights enters (2) at the present weights instead of being averaged with the losses in (4): it is known exactly. With
-other weightings than `SimplexAscent`, (2) is a part a of the way to what they would do.
+other weightings than `SimplexAscent`, (2) is a fraction a of the way to what they would do.
 
 Published for this problem with mu > 0; the paper claims fewer samples than MORBiT. The updates are from memory and the
 exact complexity in n and mu is not confirmed. pull = 0 and other weightings are our extension.

@@ -8,13 +8,13 @@ from bilevel.problem.problem import Problem
 from bilevel.solvers import MORBiT, Tandem
 from bilevel.solvers._base.solver import Solver
 
-SHORT = 1000  # steps below which Tandem, whose steps are shares of the size of x, has not arrived
+SHORT = 1000  # steps below which Tandem, whose steps are shares of the size of x, has not converged
 
 
 def recommended(problem: BaseProblem, steps: int | None = None) -> Solver:
     """`Tandem` where steps see batches, `MORBiT` where they see all the data or are few; rates automatic.
 
-    Noise asks for steps that end short, whatever the curvature says; without noise a measured curvature gives longer
+    Noise needs steps that become short, whatever the curvature; without noise a measured curvature gives longer
     steps, and weights that settle sooner.
 
     Args:

@@ -1,6 +1,6 @@
 """SABA: SOBA with SAGA tables, single loop, for finite data and constant rates.
 
-The data of g and of f are cut into blocks of a batch each. With a table of what each block said last, step k draws one
+The data of g and of f are cut into blocks of a batch each. With a table of each block's last values, step k draws one
 block of each and moves as SOBA does, at (x^k, y^k, v^k):
 
     (1)  for each of  grad_y g, A v, J v  (blocks of g)  and  f_y, f_x, f  (blocks of f):

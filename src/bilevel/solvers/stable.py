@@ -13,7 +13,7 @@ d_x d_y numbers and a factorisation of a d_y x d_y matrix per task: for small y 
 projection, and both points of (1) see the same rows.
 
 Published for one task with a constraint on x, alpha, beta, tau ~ K^{-1/2}: O(eps^-2) samples. The paper also projects
-J^ onto a ball; constants and radii are not confirmed, and J^ is free here. mu, which nobody knows, is `floor` times
+J^ onto a ball; constants and radii are not confirmed, and J^ is free here. mu, which is not known, is `floor` times
 the largest curvature in A^. Several tasks and weights (4) are our extension, without a theorem.
 
 Reference: Chen, Sun, Xiao, Yin, "A single-timescale method for stochastic bilevel optimization", AISTATS 2022.
@@ -69,7 +69,7 @@ class STABLE(BilevelSolver):
         lower_rule: likewise for y, per task.
         rates: where rates come from that are None, from `bl.rates`.
         momentum: tau, the weight of the fresh matrices: a number in (0, 1] or a schedule.
-        floor: the smallest curvature kept in A^, as a part of its largest.
+        floor: the smallest curvature kept in A^, as a fraction of its largest.
     """
 
     upper_lr: Rate = leaf(default=None)  # alpha

@@ -1,7 +1,7 @@
 """Tandem: one gradient moves x and the linear systems together, at rates in units of what they move. Ours.
 
 With  s_i(x, y, v) = f_i(x, y) - <grad_y g_i(x, y), v>,  whose gradient in x is the hypergradient f_x - J v and whose
-gradient in y is what the linear system A v = f_y still lacks, step k is
+gradient in y is the residual of the linear system A v = f_y, step k is
 
     (1)  y_i^{k+1} = y_i^k - beta_i grad_y g_i(x^k, y_i^k)                                           every task i
     (2)  d = sum_i lambda_i grad_x s_i  and  r_i = grad_y s_i,  one pass, at (x^k, y_i^{k+1}, v_i^k)

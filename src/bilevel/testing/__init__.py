@@ -1,4 +1,4 @@
-"""Conformance suites: put a part of your own through what is asked of every part of its kind.
+"""Conformance suites: check a part of your own as every part of its kind is checked.
 
 Each is a function that raises an AssertionError which says what is wrong, so that it runs in any test framework:
 

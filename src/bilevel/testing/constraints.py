@@ -1,4 +1,4 @@
-"""What is asked of every constraint."""
+"""What every constraint must do."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Example(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What is asked of an example.
+    """Which example is wanted.
 
     Attributes:
         kind: the kind of problem.

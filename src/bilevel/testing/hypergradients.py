@@ -1,4 +1,4 @@
-"""What is asked of every estimator."""
+"""What every estimator must do."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Estimate(NamedTuple):
     """What an estimator makes of a point, once it has settled."""
 
     losses: jax.Array  # the surrogates' last values
-    gradient: Any  # the surrogates' mean gradients, one a task
+    gradient: Any  # the surrogates' mean gradients, one per task
 
 
 def check_hypergradient(estimator: Hypergradient, tolerance: float | None = None) -> None:
@@ -54,7 +54,7 @@ def check_hypergradient(estimator: Hypergradient, tolerance: float | None = None
 
     Args:
         estimator: to be checked. Where it needs the curvature or lower steps to replay, it gets them.
-        tolerance: how far the gradient may be from the true one, as a part of it; None = what the estimator states as
+        tolerance: how far the gradient may be from the true one, relative to it; None = what the estimator states as
             its `gradient_error`.
 
     >>> from bilevel.hypergradients import ConjugateGradient
@@ -141,12 +141,12 @@ def _check_point(
     require(
         error <= tolerance + rounding,
         f"{name}: the surrogate's gradient is {estimates}, which is {error:.3g} away from f_x - J A^-1 f_y = "
-        f"{gradients}, as a part of it; allowed are {tolerance + rounding:.3g}.",
+        f"{gradients}, relative to it; allowed are {tolerance + rounding:.3g}.",
     )
 
 
 def _oracle(estimator: Hypergradient, problem: Problem, x: Any) -> tuple[Upper, Point]:
-    """At y*(x); the estimator gets the curvature and lower steps only where it asks for them."""
+    """At y*(x); the estimator gets the curvature and lower steps only where it needs them."""
     y, dtype = _solved(problem, x), jnp.result_type(*jax.tree.leaves(x))
     curvature = problem.fill(CURVATURE, dtype) if estimator.needs_curvature else None
     upper = Upper(problem, estimator, _replay(y, problem, dtype) if estimator.needs_replay else None)

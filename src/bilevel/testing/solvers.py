@@ -1,4 +1,4 @@
-"""What is asked of every solver."""
+"""What every solver must do."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _check_state(solver: Solver, example: Example, ran: FinishedRun) -> None:
         require(
             leaf.shape and leaf.shape[0] in sizes,
             f"{solver}: the state{jax.tree_util.keystr(path)} belongs to tasks and has the shape {leaf.shape}: it "
-            "needs one row a task.",
+            "needs one row per task.",
         )
 
 

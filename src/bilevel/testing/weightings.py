@@ -1,4 +1,4 @@
-"""What is asked of every weighting."""
+"""What every weighting must do."""
 
 from __future__ import annotations
 

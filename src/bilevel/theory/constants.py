@@ -58,7 +58,7 @@ class Constants:
 
     @property
     def direction_lipschitz(self) -> float:
-        """By how much an error in y puts the direction of x off (L)."""
+        """How much an error in y changes the direction of x (L)."""
         mu = self.strong_convexity
         bent = self.cross_lipschitz / mu + self.hessian_lipschitz * self.cross_bound / mu**2
         return self.upper_x_smoothness + self.upper_y_smoothness * self.response + self.upper_slope * bent

@@ -1,6 +1,6 @@
 """How much each task counts: weights on the simplex, moved by the tasks' losses.
 
-`Weighting` is the base to write one's own from, and says what is asked of it; `bl.testing.check_weighting` checks it.
+`Weighting` is the base to write one's own from, and says what it must do; `bl.testing.check_weighting` checks it.
 """
 
 from bilevel.weightings.average import Average

@@ -32,7 +32,7 @@ class Weighting(abc.ABC, Generic[StateT]):
     >>> from bilevel.testing import check_weighting
     >>> check_weighting(Softmax())
 
-    What is asked of it, and what `bl.testing.check_weighting` checks:
+    What it must do, and what `bl.testing.check_weighting` checks:
 
     - `weights` is of shape (n,) and of the dtype that `init` was given, on the simplex after every update;
     - every leaf of the state has one row per task, as the weights have, so that a solver may take some of the tasks

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class RunLike(Protocol):
-    """What is needed of a `Result`."""
+    """What a plot needs of a `Result`."""
 
     @property
     def solver(self) -> object:

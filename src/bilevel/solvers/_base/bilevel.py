@@ -153,7 +153,7 @@ class BilevelSolver(Solver):
         return Point(state.x, state.y if y is None else y, state.weights, state.v, known)
 
     def lower_rates(self, problem: Problem, state: State, rows: PerTask[Sample]) -> LowerRates:
-        """beta, one per task; the curvature is followed on these rows, where anything asks for it."""
+        """beta, one per task; the curvature is followed on these rows, where anything needs it."""
         rates = self.rates.follow(problem, state.x, state.y, rows, state.rates)
         return LowerRates(self.lower_rate(problem, rates, state.step), rates)
 

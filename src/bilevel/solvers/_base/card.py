@@ -1,4 +1,4 @@
-"""What a solver says of itself in the list of solvers."""
+"""The description of a solver in the list of solvers."""
 
 from __future__ import annotations
 

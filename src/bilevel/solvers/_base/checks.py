@@ -1,4 +1,4 @@
-"""What is wrong with the options of a solver, said before any long work."""
+"""What is wrong with the options of a solver, reported before any long work."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def check_options(solver: BilevelSolver, problem: Problem) -> None:
     solver.estimator.check()
     solver.rates.check(name, solver.needs)
     if needs_value(solver.lower_rule) and not solver.replays:
-        raise ValueError(f"{name}(lower_rule={solver.lower_rule}): {name} does not tell its lower steps their losses.")
+        raise ValueError(f"{name}(lower_rule={solver.lower_rule}): {name} does not pass losses to its lower steps.")
     if solver.estimator.needs_replay:
         if not solver.replays:
             raise ValueError(f"{name}(hypergradient={solver.estimator}): {name} has no lower steps to replay.")

@@ -28,7 +28,7 @@ def one_by_one(function: Any, *values: PerTask[Any]) -> PerTask[Any]:
     """`for_tasks`, one task after the other.
 
     Factorisations that are batched over tasks run in the threads of the program itself, where those of two programs at
-    once wait for each other for ever on a CPU.
+    once deadlock on a CPU.
     """
     return for_groups(lambda *own: jax.lax.map(lambda row: function(*row), own), *values)
 

@@ -38,7 +38,7 @@ class MovingAverage(LinearSystemSolver):
 
     Args:
         momentum: theta, the weight of the fresh direction in the average: a number in (0, 1] or a schedule.
-        damping: the part of the way to the projected point that x goes.
+        damping: the fraction of the way to the projected point that x goes.
         tracker: `Momentum()`, or `Momentum(per_task=True)` for one average per task (memory n d_x, less lag).
     """
 
@@ -71,7 +71,7 @@ class MovingAverage(LinearSystemSolver):
         return state._replace(memory=memory), info
 
     def move_x(self, problem: Problem, state: State, seen: Evaluation, rates: RatesState) -> MovedX:
-        """The damped step (1): one that is 1 / a times as long, and then a part a of the way."""
+        """The damped step (1): one that is 1 / a times as long, and then a fraction a of the way."""
         longer = seen._replace(direction=optax.tree.scale(1 / self.damping, seen.direction))
         moved = super().move_x(problem, state, longer, rates)
         slower = self.lag_share(state, self.upper_lr)

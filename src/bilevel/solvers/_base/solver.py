@@ -1,4 +1,4 @@
-"""What a solver is: everything that the driver, `cost`, `compare` and the diagnostics ask of one."""
+"""What a solver is: everything that the driver, `cost`, `compare` and the diagnostics use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Solver(abc.ABC):
     `compare`, `cost`, saving and loading then work with it. Everything else has a default. A solver that is handed a
     rate names it `upper_lr` or `lower_lr`, so that a run that diverges can say which to make smaller, and do so. One
     whose rates have other names writes `with_scaled_rates` for the latter.
-    `bl.testing.check_solver` puts it through what ours must fulfil.
+    `bl.testing.check_solver` runs the checks that ours must pass.
     """
 
     problem_type: ClassVar[type[BaseProblem]] = Problem  # the kind of problem that it solves
@@ -54,7 +54,7 @@ class Solver(abc.ABC):
         return False
 
     def refresh(self, problem: Any, state: State, key: jax.Array, iterations: Any = 1) -> State:
-        """Between steps, now and then: measures again what rates need; the more iterations, the more exactly."""
+        """Between steps, at intervals: measures again what rates need; the more iterations, the more exactly."""
         return state
 
     def with_scaled_rates(self, factor: float) -> Self | None:
@@ -100,7 +100,7 @@ class Solver(abc.ABC):
 
 
 # Both run once or a few times, so that compiling them is what takes time: their code is not optimised, which leaves
-# matrix products, that call libraries, as fast as they are.
+# matrix products, which call libraries, as fast as before.
 _quickly_compiled = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 

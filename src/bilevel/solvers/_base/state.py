@@ -1,6 +1,6 @@
 """Where a run is: the state that every solver has, and what a step reports.
 
-A state is in two halves. What belongs to tasks has one row a task: `PerTask` and `InOrder` values (y, its optimisers,
+A state is in two halves. What belongs to tasks has one row per task: `PerTask` and `InOrder` values (y, its optimisers,
 v, tables, curvatures) wherever they are, and the weights and what their weighting carries. All else is shared: x, its
 optimiser, directions, scalars. `Halves` takes a state apart and puts it together again, so that "only these tasks",
 "these tasks on that device" or "write it down" are each one function, for any solver.
@@ -26,8 +26,8 @@ class State(NamedTuple, Generic[X, Y]):
     step: jax.Array  # k
     x: X
     y: PerTask[Y]
-    weights: jax.Array  # lambda, one a task, in the order of the tasks
-    weighting: Any = ()  # what the weighting carries: one row a task, in their order
+    weights: jax.Array  # lambda, one per task, in the order of the tasks
+    weighting: Any = ()  # what the weighting carries: one row per task, in their order
     upper: Any = ()  # the optimiser of x
     lower: Any = ()  # the optimisers of y: a `PerTask`
     v: Any = ()  # what the estimator carries: a `PerTask`

@@ -1,4 +1,4 @@
-"""What SABA remembers of every block of data: gradients and products of one task, in tables."""
+"""What SABA stores for every block of data: gradients and products of one task, in tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bilevel.trackers.saga import Table, look_up, start_table
 
 
 class LowerTerms(NamedTuple):
-    """What a block of g says."""
+    """What a block of g contributes."""
 
     slope: Any  # grad_y g
     image: Any  # A v
@@ -24,7 +24,7 @@ class LowerTerms(NamedTuple):
 
 
 class UpperTerms(NamedTuple):
-    """What a block of f says."""
+    """What a block of f contributes."""
 
     in_y: Any  # f_y
     in_x: Any  # f_x
