@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import tracemalloc
 import types
 
 import jax
@@ -95,6 +96,19 @@ def test_damaged_files(likeness, harm, said):
     file.write_bytes(harm(file.read_bytes()))
     with pytest.raises(ValueError, match=said):
         module_function(folder)
+
+
+def test_a_small_file_that_unpacks_to_a_huge_one_is_not_unpacked(likeness):
+    folder = likeness.write(likeness.path / "own")
+    file = folder / "t10k-images-idx3-ubyte.gz"
+    file.write_bytes(gzip.compress(gzip.decompress(file.read_bytes()) + bytes(100_000_000)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="not a file of FashionMNIST"):
+            module_function(folder)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_download_is_kept_and_then_found(likeness, monkeypatch):

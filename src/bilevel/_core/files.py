@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and files that are read without being trusted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,77 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+FilePath = str | os.PathLike[str]
+
+_FLAGS = ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")  # where the system has them
+
+
+@contextlib.contextmanager
+def open_regular(path: FilePath, where: str) -> Iterator[BinaryIO]:
+    """Opens a regular file to read it. A link that the user made is followed; what it leads to must be regular too.
+
+    A pipe would wait for ever and a device may be without end, or do something when it is opened: so what is there is
+    looked at before it is opened, and again after, lest it was exchanged in between.
+
+    Args:
+        path: of the file.
+        where: what errors begin with, such as "load('a.safetensors')".
+    """
+    _check_path(path, where)
+    try:
+        _check_regular(os.stat(path), where)
+        flags = sum(getattr(os, flag, 0) for flag in _FLAGS)
+        with open(os.open(path, os.O_RDONLY | flags), "rb") as file:
+            _check_regular(os.fstat(file.fileno()), where)
+            yield file
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{where}: there is no such file.") from error
+    except PermissionError as error:
+        raise PermissionError(f"{where}: there is no permission to read it.") from error
+    except OSError as error:
+        if error.errno is None:  # raised here, in words already
+            raise
+        raise OSError(f"{where}: it cannot be read ({error.strerror}).") from error
+
+
+def read_regular(path: FilePath, where: str, most: int) -> bytes:
+    """The content of a regular file of at most `most` bytes."""
+    with open_regular(path, where) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"{where}: it has more than {most} bytes, which no such file has.")
+    return content
+
+
+def check_component(name: object, what: str) -> None:
+    """A ValueError unless a name can be that of a file or folder inside another, and leads nowhere else.
+
+    >>> check_component("../secrets", "method")
+    Traceback (most recent call last):
+    ValueError: method '../secrets': it becomes the name of a folder, which needs plain text without slashes.
+    """
+    plain = isinstance(name, str) and name.isprintable() and not set(name) & set("/\\")
+    if not plain or name in ("", ".", ".."):
+        raise ValueError(f"{what} {name!r}: it becomes the name of a folder, which needs plain text without slashes.")
+
+
+def _check_path(path: object, where: str) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"{where}: it needs the path of a file, not {type(path).__name__}.")
+    if "\0" in os.fsdecode(path):
+        raise ValueError(f"{where}: it needs the path of a file, which has no zero characters.")
+
+
+def _check_regular(found: os.stat_result, where: str) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(f"{where}: it is a directory, and this takes one file.")
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(f"{where}: it is a pipe, a device or a socket, and this takes a regular file.")
 
 
 def write_whole(path: Path, content: bytes) -> None:

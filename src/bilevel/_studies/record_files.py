@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
+import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from bilevel._core.files import write_whole
+from bilevel._core import documents
+from bilevel._core.files import check_component, read_regular, write_whole
 from bilevel._studies.experiment import Experiment, Method
 from bilevel._studies.records import COLUMNS, Record
+
+SEED = re.compile(r"seed-(0|[1-9][0-9]{0,18})\.csv")
+LARGEST = 100_000_000  # bytes; a run of 100 evaluations has 10,000
+REMEDY = "delete it, and its runs are made again."
 
 
 class RecordFiles:
@@ -28,6 +35,8 @@ class RecordFiles:
 
     def place(self, experiment: Experiment, variant: str, method: Method) -> Path:
         """The folder of one method's runs with these settings."""
+        for what, name in (("experiment", experiment.name), ("variant", variant), ("method", method)):
+            check_component(name, what)
         settings = json.dumps(experiment.settings(variant, method), indent=1)
         digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
         return self.folder / "runs" / experiment.name / variant / method / digest
@@ -50,18 +59,29 @@ class RecordFiles:
 
     def read(self, experiment: Experiment, variant: str, method: Method) -> dict[int, Record]:
         """The finished runs of one method by seed."""
-        files = {int(p.stem[5:]): p for p in self.place(experiment, variant, method).glob("seed-*.csv")}
-        return {seed: _read(files[seed]) for seed in sorted(files)}
+        place = self.place(experiment, variant, method)
+        seeds = sorted(int(found[1]) for p in place.glob("seed-*.csv") if (found := SEED.fullmatch(p.name)))
+        return {seed: _read(place / f"seed-{seed}.csv") for seed in seeds}
 
     def keep_facts(self, name: str, facts: Mapping[str, str | float]) -> None:
         """Writes NAME.json."""
+        check_component(name, "facts")
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / f"{name}.json", json.dumps(dict(facts), indent=1).encode())
 
     def read_facts(self, name: str) -> dict[str, str | float]:
         """What NAME.json has; empty if there is none."""
+        check_component(name, "facts")
         file = self.folder / f"{name}.json"
-        return json.loads(file.read_text()) if file.is_file() else {}
+        if not file.is_file():
+            return {}
+        try:
+            found = documents.parse(read_regular(file, str(file), LARGEST))
+        except ValueError as error:
+            raise ValueError(f"{file} is damaged ({error}): {REMEDY}") from error
+        if not isinstance(found, dict) or not all(isinstance(v, (str, int, float)) for v in found.values()):
+            raise ValueError(f"{file} is no JSON object of numbers and texts: {REMEDY}")
+        return found
 
     def note_time(self, experiment: str, variant: str, runs: int, seconds: float, diverged: int) -> None:
         """Appends how long some runs took together to times.csv."""
@@ -75,12 +95,29 @@ class RecordFiles:
         file = self.folder / "times.csv"
         if not file.is_file():
             return []
-        with file.open(newline="") as opened:
-            return list(csv.DictReader(opened))
+        header, *rows = _rows(file)
+        return [dict(zip(header, row, strict=True)) for row in rows]
 
 
 def _read(path: Path) -> Record:
-    with path.open(newline="") as file:
-        header, *rows = csv.reader(file)
-    values = np.array(rows, float).reshape(len(rows), len(header))
+    header, *rows = _rows(path)
+    missing = [name for name in COLUMNS if name not in header]
+    if missing or not rows:
+        raise ValueError(f"{path} has no {f'column {missing[0]}' if missing else 'rows'}: {REMEDY}")
+    try:
+        values = np.array(rows, float)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}): {REMEDY}") from error
     return Record({name: values[:, i] for i, name in enumerate(header)})
+
+
+def _rows(path: Path) -> list[list[str]]:
+    """The lines of a CSV file, as many fields in each as in the first, whose names differ."""
+    try:
+        text = read_regular(path, str(path), LARGEST).decode()
+        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path} is damaged ({error}): {REMEDY}") from error
+    if not rows or len(set(rows[0])) < len(rows[0]) or any(len(row) != len(rows[0]) for row in rows):
+        raise ValueError(f"{path} is damaged (its lines differ in length, or there are none): {REMEDY}")
+    return rows

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bilevel._core.files import write_whole
+from bilevel._core.files import open_regular, write_whole
 from bilevel.problem.task import Task
 
 CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
@@ -154,13 +154,14 @@ def _look_for(folder: str | os.PathLike | None) -> Path | None:
 
 def _read(path: Path, part: Part) -> np.ndarray:
     """The numbers of one file in the idx format: two zero bytes, a type, a number of axes, their sizes, the numbers."""
-    try:
-        with gzip.open(path) as file:
-            content = file.read()
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path} is damaged ({error}): get it again.") from error
     axes = len(part.shape)
     head = 4 + 4 * axes
+    try:
+        with open_regular(path, str(path)) as packed, gzip.open(packed) as file:
+            # One byte more than there should be, and never all there is: a small file can unpack to any size.
+            content = file.read(head + int(np.prod(part.shape)) + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path} is damaged ({error}): get it again.") from error
     expected = bytes([0, 0, 8, axes]) + b"".join(size.to_bytes(4, "big") for size in part.shape)
     if content[:head] != expected or len(content) != head + int(np.prod(part.shape)):
         raise ValueError(

@@ -7,7 +7,7 @@ dict, or into the structure of an example that the user gives.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -15,18 +15,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
+from bilevel._core.documents import shown
 
 Arrays = Mapping[str, np.ndarray]
 Structure = None | str | dict[str, list[list]]  # of a leaf, its path; of a node, {kind: [[key, child], ...]}
 Leaf = jax.Array | np.ndarray
+DEEPEST = 100  # levels: what is read calls itself for each, and must not run out of stack
+KINDS = {"dict": (str, int, bool), "list": (int,), "tuple": (int,), "node": (str,)}  # of nodes, and their keys' types
 
 
-def describe(node: Any, path: str = "") -> Structure:
+def describe(node: Any, path: str = "", depth: int = 0) -> Structure:
     """The structure of a pytree, its leaves in JAX's order.
 
     >>> describe({"w": 1.0, "b": [2.0, None]})
     {'dict': [['b', {'list': [[0, '/b/0'], [1, None]]}], ['w', '/w']]}
     """
+    if depth > DEEPEST:
+        raise ValueError(f"a pytree that is nested more than {DEEPEST} levels deep cannot be saved.")
     if node is None:
         return None
     children = jax.tree_util.tree_leaves_with_path(node, is_leaf=lambda other: other is not node)
@@ -40,7 +45,9 @@ def describe(node: Any, path: str = "") -> Structure:
     elif type(node) is dict and all(type(key) in (str, int, bool) for key in node):
         kind, keys = "dict", [key[0].key for key, _ in children]
     below = [f"{path}/{name.replace('~', '~0').replace('/', '~1')}" for name in names]  # as in JSON pointers
-    return {kind: [[key, describe(child, p)] for key, (_, child), p in zip(keys, children, below, strict=True)]}
+    return {
+        kind: [[key, describe(child, p, depth + 1)] for key, (_, child), p in zip(keys, children, below, strict=True)]
+    }
 
 
 def paths(structure: Structure) -> list[str]:
@@ -51,6 +58,41 @@ def paths(structure: Structure) -> list[str]:
         return [structure]
     [children] = structure.values()
     return [path for _, child in children for path in paths(child)]
+
+
+def checked_paths(structure: Any) -> list[str]:
+    """The paths of the leaves of what a file says is a structure; a ValueError, to follow "the structure", if not.
+
+    >>> checked_paths({"tuple": [[0, "/0"], [2, None]]})
+    Traceback (most recent call last):
+    ValueError: has the keys [0, 2] in a tuple
+    """
+    found = list(_checked(structure, 0))
+    if len(set(found)) < len(found):
+        raise ValueError("names an array twice")
+    return found
+
+
+def _checked(structure: Any, depth: int) -> Iterator[str]:
+    if depth > DEEPEST:
+        raise ValueError(f"is nested more than {DEEPEST} levels deep")
+    if structure is None:
+        return
+    if isinstance(structure, str):
+        yield structure
+        return
+    if not isinstance(structure, dict) or len(structure) != 1 or not set(structure) <= set(KINDS):
+        raise ValueError(f"has {shown(structure)} where it needs null, a path, or one of {', '.join(KINDS)}")
+    [(kind, children)] = structure.items()
+    if not isinstance(children, list) or not all(isinstance(c, list) and len(c) == 2 for c in children):
+        raise ValueError(f"has {shown(children)} where it needs pairs of a key and a child")
+    keys = [key for key, _ in children]
+    if not all(type(key) in KINDS[kind] for key in keys) or len(set(keys)) < len(keys):
+        raise ValueError(f"has the keys {shown(keys)} in a {kind}")
+    if kind in ("list", "tuple") and keys != list(range(len(keys))):
+        raise ValueError(f"has the keys {shown(keys)} in a {kind}")
+    for _, child in children:
+        yield from _checked(child, depth + 1)
 
 
 def leaves(structure: Structure, node: Any, prefix: str) -> dict[str, Leaf]:

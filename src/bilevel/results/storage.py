@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,18 +18,16 @@ import jax
 import numpy as np
 import optax
 
-from bilevel._core import array_files, pytrees
-from bilevel._core.array_files import FilePath, Kind
-from bilevel._core.files import write_whole
+from bilevel._core import array_files, documents, pytrees
+from bilevel._core.array_files import Kind
+from bilevel._core.files import FilePath, write_whole
 from bilevel.problem.task_names import Names, TaskValues
-from bilevel.results import pytree_json
-from bilevel.results.divergences import Divergence
+from bilevel.results import pytree_json, stored_result
 from bilevel.results.history import History
-from bilevel.results.result import Iterate, Result, Stored
+from bilevel.results.result import Iterate, Result
+from bilevel.results.stored_result import ITERATES
 
 KIND = Kind("bilevel.result", reader="load", writer="Result.save", version=1)
-ITERATES = ("last", "best", "random", "average")
-FACTS = ("status", "message", "steps", "seconds", "seed")  # the fields that JSON holds as they are
 
 
 # ------------------------------------------------------------------ a result
@@ -51,8 +48,7 @@ def save(result: Result, path: FilePath) -> None:
     document: dict[str, Any] = {
         "made with": _versions(),
         "solver": result.solver if isinstance(result.solver, str) else repr(result.solver),
-        **{name: getattr(result, name) for name in FACTS},
-        "compile_seconds": result.compile_seconds,
+        **{name: getattr(result, name) for name in stored_result.FACTS},
         "divergences": [event._asdict() for event in result.divergences],
         "tasks": [name if isinstance(name, (str, int)) else str(name) for name in y.names],
         "groups": [np.asarray(ids).tolist() for ids in y.ids],
@@ -75,8 +71,11 @@ def save(result: Result, path: FilePath) -> None:
 def read(path: FilePath, x: Any = None, y: Any = None) -> Result:
     """A saved `Result`; see `bilevel.load`."""
     document, arrays = array_files.read(path, KIND)
+    fields = documents.Fields(document, f"load({str(path)!r})")
+    facts = stored_result.facts(fields)
+    stored_result.check_arrays(fields, arrays, facts)
     x, y = pytrees.hold_functions(x), pytrees.hold_functions(y)  # as in what was saved
-    names, groups = Names(document["tasks"]), document["groups"]
+    names, groups = Names(facts.tasks), facts.groups
     ys = [None] * len(groups) if y is None else _example_per_group(y, names, groups)
     if x is not None:
         pytree_json.check_fit("x", x, document["x"], arrays, "last/x")
@@ -98,21 +97,10 @@ def read(path: FilePath, x: Any = None, y: Any = None) -> Result:
     return Result(
         problem=None,
         history=History(**columns),
-        stored=_stored(document),
+        stored=facts.stored,
         **{name: iterate(name) for name in ITERATES},
-        **{name: document[name] for name in ("solver", *FACTS)},
-        # Files of older versions lack what follows.
-        compile_seconds=document.get("compile_seconds", 0.0),
-        divergences=tuple(Divergence(**event) for event in document.get("divergences", ())),
+        **facts.fields,
     )
-
-
-def _stored(document: Mapping[str, Any]) -> Stored:
-    """What the file says of the solver and the problem; bilevel 0.1.0 kept only the text of the solver."""
-    if "objective" in document:
-        return Stored(document["objective"], tuple(document["findings"]))
-    weighting = re.search(r"\bweighting=(\w+)\(", document["solver"])
-    return Stored(weighting[1] if weighting else None, findings=None)
 
 
 def _example_per_group(y: Any, names: Names, groups: list[list[int]]) -> list[Any]:

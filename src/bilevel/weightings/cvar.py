@@ -45,6 +45,17 @@ class CVaR(Weighting[tuple[()]]):
         return projected.astype(weights.dtype), state
 
 
+def _closed_up(values: jax.Array, cap: jax.Array) -> jax.Array:
+    """The same values with gaps of at most `cap` between neighbours, which have the same projection.
+
+    Where a gap is wider, no shift leaves values on both sides of it strictly between 0 and the cap. Bisection over
+    values that lie 1e30 apart would lose all digits.
+    """
+    order = jnp.argsort(-values)
+    gaps = jnp.minimum(-jnp.diff(values[order]), cap)
+    return values.at[order[1:]].set(values[order[0]] - jnp.cumsum(gaps))
+
+
 def project_capped(values: jax.Array, cap: ArrayLike) -> jax.Array:
     """The projection onto {0 <= w <= cap, sum w = 1}: clip(values - t, 0, cap) with t such that the sum is 1.
 
@@ -52,6 +63,7 @@ def project_capped(values: jax.Array, cap: ArrayLike) -> jax.Array:
     [0.5, 0.5, 0.0]
     """
     cap = jnp.clip(jnp.asarray(cap, values.dtype), 1 / values.shape[0], 1)
+    values = _closed_up(values, cap)
     low, high = jnp.min(values) - cap, jnp.max(values)
 
     def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

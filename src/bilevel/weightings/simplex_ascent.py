@@ -59,5 +59,8 @@ class SimplexAscent(Weighting[tuple[()]]):
         # Only differences of losses matter; without their common part the sum keeps its digits, and n = 1 is exact.
         ascent = losses - jnp.max(losses) - 2 * self.pull * (weights - 1 / n)
         floor = jnp.asarray(self.floor, weights.dtype)
-        projected = optax.projections.projection_simplex(weights + rate * ascent, 1 - floor)
+        moved = weights + rate * ascent
+        # What lies 1 below the largest becomes 0 wherever it is; sums of numbers near the largest float would overflow.
+        moved = jnp.maximum(moved, jnp.max(moved) - 1)
+        projected = optax.projections.projection_simplex(moved, 1 - floor)
         return (floor / n + projected).astype(weights.dtype), state

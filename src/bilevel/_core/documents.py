@@ -1,0 +1,117 @@
+"""JSON that is not trusted: read without surprises, and looked at field by field."""
+
+from __future__ import annotations
+
+import collections
+import json
+import reprlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bilevel._core import values
+
+
+def parse(text: str | bytes) -> Any:
+    """A JSON text; a ValueError where it is none, names a key twice, or is nested too deeply.
+
+    >>> parse('{"a": 1, "a": 2}')
+    Traceback (most recent call last):
+    ValueError: the key 'a' is there twice
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):  # readers differ in which of the two they take
+        twice, _ = collections.Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {twice!r:.80} is there twice")
+    return found
+
+
+class Fields:
+    """The fields of a document, each checked as it is taken.
+
+    Args:
+        document: what `parse` returned.
+        where: what errors begin with, such as "load('a.safetensors')".
+
+    >>> Fields({"steps": "many"}, "load('a')").whole("steps")
+    Traceback (most recent call last):
+    ValueError: load('a'): its document is wrong: 'steps' is 'many', and it needs a whole number, 0 or more.
+    """
+
+    def __init__(self, document: Any, where: str):
+        if not isinstance(document, Mapping):
+            raise ValueError(f"{where}: its document is wrong: it is no JSON object.")
+        self.document, self.where = document, where
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.document
+
+    def take(self, name: str, fits: Callable[[Any], bool], needs: str) -> Any:
+        """A field that fits."""
+        if name not in self.document:
+            raise ValueError(f"{self.where}: its document is wrong: {name!r} is missing, and it needs {needs}.")
+        value = self.document[name]
+        if not fits(value):
+            raise self.wrong(name, value, needs)
+        return value
+
+    def wrong(self, name: str, value: object, needs: str) -> ValueError:
+        """The error to raise of a field."""
+        return ValueError(f"{self.where}: its document is wrong: {name!r} is {shown(value)}, and it needs {needs}.")
+
+    def text(self, name: str) -> str:
+        """A text."""
+        return self.take(name, is_text, "a text")
+
+    def text_or_none(self, name: str) -> str | None:
+        """A text, or null."""
+        return self.take(name, lambda value: value is None or is_text(value), "a text or null")
+
+    def texts(self, name: str) -> list[str]:
+        """A list of texts."""
+        return self.take(name, lambda value: isinstance(value, list) and all(map(is_text, value)), "a list of texts")
+
+    def whole(self, name: str, least: int = 0) -> int:
+        """A whole number."""
+        fits = lambda value: is_whole(value) and value >= least  # noqa: E731
+        return self.take(name, fits, f"a whole number, {least} or more")
+
+    def number(self, name: str) -> float:
+        """A finite number."""
+        return self.take(name, lambda value: not isinstance(value, bool) and values.is_number(value), "a finite number")
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """A JSON object."""
+        return self.take(name, lambda value: isinstance(value, dict), "a JSON object")
+
+    def items(self, name: str) -> list[Any]:
+        """A list of anything."""
+        return self.take(name, lambda value: isinstance(value, list), "a list")
+
+
+def shown(value: object) -> str:
+    """A value in an error: not all of it, as it may have any length and depth.
+
+    >>> shown(["a", [[[[[[[1]]]]]]]])
+    "['a', [[[[[[...]]]]]]]"
+    """
+    return reprlib.repr(value)
+
+
+def is_text(value: object) -> bool:
+    """Whether it is a text that can be written again; JSON can spell halves of characters, which cannot."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def is_whole(value: object) -> bool:
+    """Whether it is an integer of at most 64 bits."""
+    return type(value) is int and -(2**63) <= value < 2**64
