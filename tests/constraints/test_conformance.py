@@ -100,7 +100,7 @@ class Flattened(Constraint):
 @part
 class Narrowed(Constraint):
     def project(self, x):
-        return x.astype(jnp.float16)
+        return x.astype(jnp.bfloat16)
 
 
 @part
@@ -120,7 +120,7 @@ def test_a_right_constraint_passes():
         (Rescaled(), "projecting twice|nearest|farther apart"),
         (Sphere(), "nearest|farther apart"),
         (Flattened(), r"float32\[1, 4\]: it needs float32\[4\]"),
-        (Narrowed(), r"float16\[4\]: it needs float32\[4\]"),
+        (Narrowed(), r"bfloat16\[4\]: it needs float32\[4\]"),
         (NoDerivative(), "gradient of half the squared distance"),
         (Ball(-1.0), r"check\(example\) refuses it: Ball\(radius=-1\.0\)"),
         (object(), "no Constraint"),

@@ -69,7 +69,7 @@ class OffTheSimplex(Softmax):
 @part
 class OtherDtype(Softmax):
     def update(self, weights, losses, state, rate):
-        return jax.nn.softmax(rate * losses).astype(jnp.float16), state
+        return jax.nn.softmax(rate * losses).astype(jnp.bfloat16), state
 
 
 @part
@@ -134,7 +134,7 @@ def test_a_right_weighting_passes():
     ("wrong", "said"),
     [
         (OffTheSimplex(), "negative|sum to"),
-        (OtherDtype(), r"float16\[5\]: it needs float32\[5\]"),
+        (OtherDtype(), r"bfloat16\[5\]: it needs float32\[5\]"),
         (GrowingState(), "structure"),
         (WithoutRows(), r"one row per task, \(5, \.\.\.\)"),
         (FirstTask(), "permuting tasks"),
