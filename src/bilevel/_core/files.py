@@ -27,7 +27,7 @@ def open_regular(path: FilePath, where: str) -> Iterator[BinaryIO]:
         path: of the file.
         where: what errors begin with, such as "load('a.safetensors')".
     """
-    _check_path(path, where)
+    check_path(path, where)
     try:
         _check_regular(os.stat(path), where)
         flags = sum(getattr(os, flag, 0) for flag in _FLAGS)
@@ -65,7 +65,8 @@ def check_component(name: object, what: str) -> None:
         raise ValueError(f"{what} {name!r}: it becomes the name of a folder, which needs plain text without slashes.")
 
 
-def _check_path(path: object, where: str) -> None:
+def check_path(path: object, where: str) -> None:
+    """A TypeError or ValueError unless it can be the path of a file."""
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"{where}: it needs the path of a file, not {type(path).__name__}.")
     if "\0" in os.fsdecode(path):

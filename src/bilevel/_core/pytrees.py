@@ -40,6 +40,19 @@ def hold_functions(tree: Any) -> Any:
     return jax.tree_util.tree_map_with_path(hold, tree)
 
 
+def check(tree: Any, name: str) -> None:
+    """A ValueError that names the argument where something is no pytree, such as a dict of keys that have no order.
+
+    >>> check({1: 0.0, "a": 0.0}, "x")
+    Traceback (most recent call last):
+    ValueError: x is no pytree: the keys of a dict in it cannot be ordered.
+    """
+    try:
+        jax.tree.leaves(tree)
+    except ValueError as error:
+        raise ValueError(f"{name} is no pytree: the keys of a dict in it cannot be ordered.") from error
+
+
 def stack(trees: Sequence[Any]) -> Any:
     """Stacks like pytrees along a new leading axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)

@@ -140,6 +140,23 @@ def rate(name: str, value: Any, *, given: bool = False, of: str | None = None) -
     _refuse(name, value, of, "a positive number, a schedule, or None = chosen for you")
 
 
+def numbers_of(name: str, value: Any, *, of: str | None = None) -> np.ndarray:
+    """An array of real numbers, whatever its shape.
+
+    >>> numbers_of("losses", [0.5, "a"])
+    Traceback (most recent call last):
+    ValueError: losses=[0.5, 'a']: it needs real numbers.
+    """
+    try:
+        array = np.asarray(value)
+        fits = array.dtype.kind in "iuf" or (array.size == 0 and array.dtype.kind != "O")
+    except Exception:  # whatever an object of the user's raises
+        fits = False
+    if not fits:
+        _refuse(name, value, of, "real numbers")
+    return np.asarray(value, float)
+
+
 def _is_traced(value: object) -> bool:
     return isinstance(value, Tracer)
 

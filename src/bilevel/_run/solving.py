@@ -164,6 +164,6 @@ def _numbers(seed: int, seeds: int | Sequence[int]) -> Sequence[int]:
     if values.is_whole(seeds):
         values.whole("seed", seed, least=0, of="solve")
         seeds = range(seed, seed + int(seeds))  # type: ignore[arg-type]
-    if not isinstance(seeds, Sequence) or isinstance(seeds, str) or len(seeds) == 0:
+    if not isinstance(seeds, Sequence) or isinstance(seeds, (str, bytes)) or len(seeds) == 0:
         raise ValueError(f"solve(seeds={seeds!r}): it needs a whole number, 1 or more, or a list of seeds.")
     return seeds

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bilevel._core import values
+from bilevel._core import pytrees, values
 from bilevel._studies.experiment import Experiment
 from bilevel.comparison.benchmarks import benchmark, own_benchmark
 from bilevel.comparison.tuning import Grid
+from bilevel.problem import initial_point
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.solver import Solver
@@ -25,6 +26,8 @@ def benchmark_of(problem: str | BaseProblem, x: Any, y: Any) -> Experiment:
         raise TypeError(f"compare(problem=...) got {type(problem).__name__}: it needs a name or a bl.Problem.")
     if x is None:
         raise ValueError("compare(x=None): it needs where x starts.")
+    initial_point.arrays(x, "compare(x)")
+    pytrees.check(y, "compare(y)")
     return own_benchmark(problem, x, y)
 
 
@@ -37,14 +40,17 @@ def check_numbers(
     for name, value in (("calls", calls), ("seconds", seconds)):
         values.positive(name, value, of="compare", none="another budget")
     values.whole("seeds", seeds, of="compare")
-    if grid is not None and not all(len(rates) for rates in grid):
-        raise ValueError(f"compare(grid={grid!r}): it needs one rate or more of x, of y and of the weights.")
+    if grid is not None and not isinstance(grid, Grid):
+        raise TypeError(f"compare(grid={grid!r}): it needs a bl.Grid, or None = the solvers as they are.")
+    for name, rates in zip(Grid._fields, grid or (), strict=False):
+        if values.numbers_of(name, rates, of="Grid").ndim != 1 or len(rates) == 0:
+            raise ValueError(f"compare(grid={grid!r}): it needs one rate or more of x, of y and of the weights.")
     values.number("target", target, of="compare", none="chosen from the runs")
 
 
 def check_automatic(automatic: Sequence[str] | None, solvers: Mapping[str, Solver]) -> None:
     """Names of solvers that are compared, and that choose rates."""
-    if isinstance(automatic, str):
+    if isinstance(automatic, str) or not isinstance(automatic, (Iterable, type(None))):
         raise ValueError(f"compare(automatic={automatic!r}): it needs a list of names.")
     for name in automatic or ():
         if name not in solvers:

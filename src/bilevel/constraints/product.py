@@ -33,7 +33,13 @@ class Product(Constraint):
 
     def project(self, x: X) -> X:
         """Projects every part onto its own set."""
-        return jax.tree.map(lambda c, part: c.project(part), self.parts, x, is_leaf=_is_constraint)
+        return jax.tree.map(lambda c, part: _constraint(c).project(part), self.parts, x, is_leaf=_is_constraint)
+
+
+def _constraint(value: object) -> Constraint:
+    if isinstance(value, type) or not _is_constraint(value):
+        raise TypeError(f"Product(parts=...) has {value!r}: it needs one of bl.constraints for each part of x.")
+    return value  # type: ignore[return-value]
 
 
 def _is_constraint(value: object) -> bool:

@@ -160,7 +160,12 @@ def in_losses(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding
     yield from wrong
     if wrong or pytrees.is_traced((x, y, problem)):
         return
-    values = _losses(problem, x, y)
+    try:
+        values = _losses(problem, x, y)
+    except Exception as error:  # shapes that fit one row by chance
+        calls = " or ".join(problem.calls[level] for level in LEVELS)
+        yield Finding(f"{calls} fails on all the data, though not on one row: {_first_line(error)}")
+        return
     broken = False
     for level, per_group in zip(LEVELS, values, strict=True):
         for group, own in zip(problem.groups, per_group, strict=True):
@@ -179,9 +184,11 @@ def in_losses(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding
 
 def _in_shapes(problem: BaseProblem, group: Group, x: Any, y: Any) -> Iterator[Finding]:
     """What the functions of a group return, found by tracing them; nothing is computed."""
-    for level in LEVELS:
-        what = f"{problem.calls[level]} of task {_names(problem, group)[0]!r}"
-        function, source = getattr(group, level), group.source(level)
+    levels = [(getattr(group, level), group.source(level), problem.calls[level]) for level in LEVELS]
+    if group.test is not None:
+        levels.append((group.upper, group.test, f"{problem.calls['upper'].split(' on ')[0]} on test rows"))
+    for function, source, call in levels:
+        what = f"{call} of task {_names(problem, group)[0]!r}"
 
         def on_one_row(source: Source = source, function: Any = function) -> Any:
             take = lambda s, y: function(x, y, s.take(s.draw(jax.random.key(0), 1)))  # noqa: E731

@@ -29,6 +29,7 @@ def arrays(point: Any, name: str) -> Any:
         # A Python number would be weakly typed, and the first step would then be compiled apart from the others.
         return jnp.asarray(array, array.dtype)
 
+    pytrees.check(point, name)
     held = pytrees.hold_functions(point)
     if not jax.tree.leaves(held):
         raise ValueError(f"{name} got {point!r}: it needs a pytree with at least one array.")
@@ -44,13 +45,20 @@ def lower_points(problem: BaseProblem, y: Any, key: jax.Array) -> PerTask[Any]:
     if y is None:
         return _own(problem)
     if callable(y) and jax.tree_util.all_leaves([y]):  # a model can be called too, but is a pytree
-        return _stack(problem, lambda group, k, i: y(jax.random.fold_in(key, i), task_of(problem, group, k)))
+        return _stack(problem, lambda group, k, i: _called(y, jax.random.fold_in(key, i), task_of(problem, group, k)))
     if isinstance(y, Mapping) and set(y) & set(problem.names):
         return _by_name(problem, y)
     y = arrays(y, "y")
     return PerTask(
         tuple(jax.tree.map(lambda a, n=group.size: jnp.broadcast_to(a, (n, *a.shape)), y) for group in problem.groups)
     )
+
+
+def _called(y: Callable[[jax.Array, Task], Any], key: jax.Array, task: Task) -> Any:
+    try:
+        return y(key, task)
+    except Exception as error:  # whatever the user's function raises
+        raise ValueError(f"y(key, task) fails for task {task.name!r}: {type(error).__name__}: {error}") from error
 
 
 def _own(problem: BaseProblem) -> PerTask[Any]:

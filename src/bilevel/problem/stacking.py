@@ -62,6 +62,9 @@ def stack_tasks(owner: str, tasks: Any, upper: Objective, lower: Objective, batc
     for task in as_list(owner, tasks):
         uniform = _uniform(task, len(names), upper, lower)
         names.extend(_names(task, uniform.ids))
+        for name in names[uniform.ids.start :]:
+            if not isinstance(name, Hashable):  # numbers may be names too
+                raise TypeError(f"{owner}(tasks=...) got the task name {name!r}: it needs text.")
         alike[uniform.kind].append(uniform)
     if len(set(names)) < len(names):
         twice, _ = Counter(names).most_common(1)[0]
@@ -103,6 +106,9 @@ def _kind_of_data(data: Any) -> Hashable:
 
 def _names(task: Task | TaskStack, ids: range) -> list[str]:
     names = task.names if isinstance(task, TaskStack) else [task.name] if task.name is not None else None
+    listed = isinstance(names, (Sequence, type(None))) or (isinstance(names, np.ndarray) and names.ndim == 1)
+    if not listed or isinstance(names, (str, bytes)):
+        raise TypeError(f"Task.stack(names=...) got {names!r}: it needs a list of names.")
     names = [f"task {i}" for i in ids] if names is None else list(names)
     if len(names) != len(ids):
         raise ValueError(f"Task.stack(names=...) got {len(names)} names for {len(ids)} tasks.")
@@ -116,10 +122,16 @@ def _uniform(task: Task | TaskStack, first: int, upper: Objective, lower: Object
     roles = {}
     for role in ROLES:
         data = getattr(task, role)
+        pytrees.check(data, f"{what}{role}")
         if role == "validation" and (data is None) != (task.train is None):  # both may be: a task without data
             missing = role if data is None else "train"
             raise TypeError(f"{what}{missing} is None: it needs rows, a pytree of arrays.")
         roles[role] = None if data is None else _stacked(data, f"{what}{role}", stacked)
+    pytrees.check(task.y, f"{what}y")
+    for level in ("upper", "lower"):
+        own = getattr(task, level)
+        if own is not None and not callable(own):
+            raise TypeError(f"{what}{level} got {own!r}: it needs a function of (x, y, batch).")
     y = None if task.y is None else jax.tree.map(lambda a: _array(a, f"{what}y", stacked), task.y)
     return _Uniform(ids, roles, y, task.upper or upper, task.lower or lower)
 
@@ -132,6 +144,9 @@ def _stacked(data: Any, what: str, stacked: bool) -> Any:
 
     arrays = jax.tree_util.tree_map_with_path(convert, arrays_of(data))
     if isinstance(data, Generator):
+        if not callable(data.sample):
+            raise TypeError(f"Generator(sample={data.sample!r}): it needs a function of (parameters, key, size).")
+        values.whole("evaluation", data.evaluation, of="Generator")
         return dataclasses.replace(data, parameters=arrays)
     lengths = {}
     for path, a in jax.tree_util.tree_leaves_with_path(arrays):

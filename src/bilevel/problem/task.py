@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bilevel._core import pytrees
 from bilevel.problem.sources import Generator
 
 ROLES = ("train", "validation", "test")
@@ -70,6 +71,8 @@ class TaskStack:
     @property
     def count(self) -> int:
         """How many tasks."""
+        for role in (*ROLES, "y"):
+            pytrees.check(getattr(self, role), f"Task.stack({role}=...)")
         lengths = {
             f"{role}{jax.tree_util.keystr(path)}": len(a) if np.ndim(a) else 0
             for role in (*ROLES, "y")

@@ -20,7 +20,7 @@ import optax
 
 from bilevel._core import array_files, documents, pytrees
 from bilevel._core.array_files import Kind
-from bilevel._core.files import FilePath, write_whole
+from bilevel._core.files import FilePath, check_path, write_whole
 from bilevel.problem.task_names import Names, TaskValues
 from bilevel.results import pytree_json, stored_result
 from bilevel.results.history import History
@@ -35,6 +35,7 @@ KIND = Kind("bilevel.result", reader="load", writer="Result.save", version=1)
 
 def save(result: Result, path: FilePath) -> None:
     """Writes a `Result`; see `Result.save`."""
+    check_path(path, f"save({path!r})")
     target = Path(os.path.realpath(path))  # the target of a symbolic link is replaced, not the link
     if target.is_dir():
         raise IsADirectoryError(f"save({str(path)!r}): it is a directory, and a result is one file.")
@@ -74,6 +75,8 @@ def read(path: FilePath, x: Any = None, y: Any = None) -> Result:
     fields = documents.Fields(document, f"load({str(path)!r})")
     facts = stored_result.facts(fields)
     stored_result.check_arrays(fields, arrays, facts)
+    for name, example in (("x", x), ("y", y)):
+        pytrees.check(example, f"load({name}=...)")
     x, y = pytrees.hold_functions(x), pytrees.hold_functions(y)  # as in what was saved
     names, groups = Names(facts.tasks), facts.groups
     ys = [None] * len(groups) if y is None else _example_per_group(y, names, groups)

@@ -44,7 +44,7 @@ def rademacher_complexity(losses: ArrayLike, samples: int = 1000, seed: int = 0)
     >>> rademacher_complexity([[0.2, 0.7, 0.1]]).value
     0.0
     """
-    losses = np.asarray(losses, float)
+    losses = values.numbers_of("losses", losses, of="rademacher_complexity")
     if losses.ndim != 2 or not losses.size or not np.all(np.isfinite(losses)):
         raise ValueError(
             f"rademacher_complexity(losses=...) got shape {losses.shape}: it needs finite numbers of shape "
@@ -128,8 +128,7 @@ def unseen_task_bound(
         risk: delta.
         observed: as for `seen_task_bound`.
     """
-    losses = np.asarray(losses, float)
-    mixture = np.asarray(mixture, float)
+    losses, mixture = values.numbers_of("losses", losses), values.numbers_of("mixture", mixture)
     if mixture.shape != losses.shape or np.any(mixture < 0) or not math.isclose(mixture.sum(), 1, rel_tol=1e-5):
         raise ValueError(
             f"unseen_task_bound(mixture={mixture!r}): it needs {losses.size} numbers, 0 or more, that sum to 1."
@@ -142,12 +141,13 @@ def _each(
     losses: ArrayLike, complexities: ArrayLike, width: float, rows: ArrayLike, risk: float, observed: bool
 ) -> np.ndarray:
     """Every task's own bound, such that all hold together: a union bound."""
-    losses = np.asarray(losses, float)
+    losses = values.numbers_of("losses", losses)
     if losses.ndim != 1 or not losses.size:
         raise ValueError(f"losses got shape {losses.shape}: it needs one number for each task.")
     _check_risk(risk)  # its share for each task would be a probability even where it is not
     own = []
     for name, given in (("complexities", complexities), ("rows", rows)):
+        values.numbers_of(name, given)
         if np.shape(given) not in ((), losses.shape):
             raise ValueError(
                 f"{name} got shape {np.shape(given)}: it needs one number, or one for each of the {losses.size} tasks."

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from bilevel._core import pytrees
+from bilevel._core import pytrees, values
 from bilevel._core.module import leaf, part
 from bilevel.weightings.base import Weighting
 
@@ -29,7 +29,7 @@ class Fixed(Weighting[tuple[()]]):
         """The weights must be n numbers on the simplex."""
         if pytrees.is_traced(self.weights):
             return
-        given = np.asarray(self.weights, float)
+        given = values.numbers_of("weights", self.weights, of="Fixed")
         if given.shape != (n,) or not np.all(given >= 0) or abs(given.sum() - 1) > 1e-5:
             raise ValueError(f"Fixed(weights={self.weights!r}): it needs {n} non-negative numbers of sum 1.")
 

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 LARGE = 2e9  # bytes that deserve a warning
 
-OBJECTS = (  # option, a method it must have, what it needs to be
-    ("weighting", "update", "a weighting object, such as bl.weightings.SimplexAscent()"),
+OBJECTS = (  # option, what it must have, what it needs to be
+    ("weighting", "moves", "a weighting object, such as bl.weightings.SimplexAscent()"),
     ("hypergradient", "surrogate", "an estimator object, such as bl.hypergradients.Tracked()"),
     ("rates", "refresh", "a rates object, such as bl.rates.Measured()"),
+    ("tracker", "per_task", "a tracker object, such as bl.trackers.Storm()"),
     ("upper_rule", "__call__", "a function from a rate to a transformation, such as optax.sgd"),
     ("lower_rule", "__call__", "a function from a rate to a transformation, such as optax.sgd"),
 )
@@ -37,6 +38,9 @@ def check_objects(solver: Any) -> None:
             continue
         if isinstance(value, type) or not hasattr(value, method):
             raise TypeError(f"{type(solver).__name__}({field}=...) got {value!r}: it needs {needed}.")
+    per_task = getattr(getattr(solver, "tracker", None), "per_task", False)
+    if not isinstance(per_task, bool):
+        raise TypeError(f"{type(solver.tracker).__name__}(per_task={per_task!r}): it needs True or False.")
 
 
 def check_options(solver: BilevelSolver, problem: Problem) -> None:
