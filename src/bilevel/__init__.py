@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
     )
     from bilevel._core.module import leaf, part
     from bilevel._cost.report import Cost, cost
+    from bilevel._run.checkpoint import Checkpoint
     from bilevel._run.solving import solve
     from bilevel.comparison.compare import Comparison, compare
     from bilevel.comparison.tuning import Grid
@@ -56,6 +57,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "bilevel._core.module": "leaf part",
     "bilevel._cost.report": "Cost cost",
+    "bilevel._run.checkpoint": "Checkpoint",
     "bilevel._run.solving": "solve",
     "bilevel.comparison.compare": "Comparison compare",
     "bilevel.comparison.tuning": "Grid",
@@ -108,6 +110,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Checkpoint",
     "Comparison",
     "Cost",
     "Generator",

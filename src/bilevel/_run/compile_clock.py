@@ -64,3 +64,8 @@ class Clock:
     def compile_seconds(self) -> float:
         """Seconds of these that went into compiling."""
         return self.compiled_before + compile_seconds() - self.compiled
+
+    @property
+    def running_seconds(self) -> float:
+        """The others: what was not compiling."""
+        return self.seconds - self.compile_seconds

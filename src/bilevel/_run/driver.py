@@ -8,117 +8,65 @@ products are summed in another order.
 
 from __future__ import annotations
 
-import os
+import dataclasses
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
 import jax
-import numpy as np
 
 from bilevel._run import loop, recording
 from bilevel._run.compile_clock import Clock
 from bilevel._run.divergence import keep, respond, solver_of
+from bilevel._run.keeping import Unkept
 from bilevel._run.loop import Carry
 from bilevel._run.progress import Bar
 from bilevel._run.run import FINISHED, INTERRUPTED, STOPPED, Reached, Run
 from bilevel.results.result import Result
 from bilevel.solvers._base.solver import measure
 
+BREAK = "Interrupted: the result is that of the steps taken so far."
 CALL_SECONDS = 0.5  # about how long one compiled call may take, so that the bar moves and Ctrl-C works at once
 
 
-def run_one(run: Run, bar: Bar, halt: threading.Event | None = None) -> Result:
+def run_one(run: Run, bar: Bar, halt: threading.Event | None = None, keeper: Unkept | None = None) -> Result:
     """Makes a run.
 
     Args:
         run: which.
         bar: where its progress is shown.
-        halt: set by another thread, it ends the run as Ctrl-C does.
+        halt: set by a signal or another thread, it ends the run after its compiled call.
+        keeper: what keeps it as it goes; None = nothing does.
 
     Returns:
         The result; a run that diverges says so in its status and message, not by a warning.
     """
-    return run_lanes([run], [bar], halt)[0]
-
-
-def run_all(runs: Sequence[Run], bar: Bar, halt: threading.Event | None = None) -> list[Result]:
-    """Makes several runs at once; Ctrl-C ends all of them and returns what they have reached.
-
-    On a CPU a thread per core drives one run each, which is faster there than a batch and equals single runs bit for
-    bit. On an accelerator runs that differ in their seed alone are one batch.
-    """
-    if len(runs) == 1:
-        return [run_one(runs[0], bar, halt)]
-    halt, bars = threading.Event() if halt is None else halt, bar.split(len(runs))
-    if jax.default_backend() != "cpu" and _differ_in_seed_only(runs):
-        return run_lanes(runs, bars, halt)
-    with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="bilevel") as pool:
-        futures = _submit(pool, runs, bars, halt)
-        try:
-            # With a time limit: on some systems an endless wait cannot be interrupted.
-            while wait(futures, 0.5, FIRST_EXCEPTION).not_done:
-                for future in futures:
-                    if future.done():
-                        future.result()  # raises what the run raised
-        except KeyboardInterrupt:
-            halt.set()
-        except BaseException:
-            halt.set()
-            pool.shutdown(cancel_futures=True)
-            raise
-        return [future.result() for future in futures]
-
-
-def _submit(
-    pool: ThreadPoolExecutor, runs: Sequence[Run], bars: Sequence[Bar], halt: threading.Event
-) -> list[Future[Result]]:
-    """Hands all runs to a pool, first one of each kind: it compiles what the others of its kind wait for."""
-    compiled: dict[object, threading.Event] = {}
-    kinds = [(jax.tree.structure((r.solver, r.problem)), *map(np.shape, jax.tree.leaves(r.problem))) for r in runs]
-    leading = [compiled.setdefault(kind, event) is event for kind, event in zip(kinds, _events(len(runs)), strict=True)]
-
-    def make(i: int) -> Result:
-        ready = compiled[kinds[i]]
-        if not leading[i]:
-            ready.wait()
-            return run_lanes([runs[i]], [bars[i]], halt)[0]
-        try:
-            return run_lanes([runs[i]], [bars[i]], halt, ready)[0]
-        finally:
-            ready.set()
-
-    order = sorted(range(len(runs)), key=lambda i: not leading[i])
-    futures = {i: pool.submit(make, i) for i in order}
-    return [futures[i] for i in range(len(runs))]
-
-
-def _events(count: int) -> list[threading.Event]:
-    return [threading.Event() for _ in range(count)]
-
-
-def _differ_in_seed_only(runs: Sequence[Run]) -> bool:
-    first = runs[0]
-    same = ("problem", "solver", "x", "y", "steps", "every", "patience", "callback", "on_divergence")
-    return all(getattr(run, name) is getattr(first, name) for run in runs for name in same)
+    return run_lanes([run], [bar], halt, None if keeper is None else [keeper])[0]
 
 
 def run_lanes(
     runs: Sequence[Run],
     bars: Sequence[Bar],
     halt: threading.Event | None = None,
+    keepers: Sequence[Unkept] | None = None,
     compiled: threading.Event | None = None,
 ) -> list[Result]:
     """Drives runs that differ in their seed, in one batch; `compiled` is set when all programs are there."""
-    clock = Clock()
-    lanes = [_timed(_begin(run), clock) for run in runs]
+    halt = threading.Event() if halt is None else halt
+    keepers = [Unkept() for _ in runs] if keepers is None else keepers
+    clock, lanes = _take_up(runs, keepers)
+    settled, took = lanes, 0.0  # what a run goes on from: a call and what was due after it, or neither
     # Nothing is shown before the first call has compiled the steps.
     try:
         while any(lane.running for lane in lanes):
-            if halt is not None and halt.is_set():
-                raise KeyboardInterrupt
-            before, lanes = lanes, advance(runs, lanes, clock)
+            if halt.is_set():
+                lanes = _stopped(runs, lanes, INTERRUPTED, BREAK)
+                break
+            if _is_time_up(runs[0], keepers, took):
+                lanes = _stopped(runs, lanes, STOPPED, f"Stopped because {runs[0].deadline}.")
+                break
+            began, before = clock.running_seconds, lanes
+            lanes = advance(runs, lanes, clock, keepers)
             if compiled is not None:
                 compiled.set()
             for i, lane in enumerate(lanes):
@@ -127,15 +75,48 @@ def run_lanes(
                 evaluated = len(lane.rows) > len(before[i].rows) or before[i].steps_per_second is None
                 bars[i].show(lane.step, *((lane.rows[-1].worst, lane.rows[-1].mean) if evaluated else ()))
                 lanes[i] = _decide(runs[i], lane, clock) if lane.step > before[i].step else lane
+            settled, took = list(lanes), clock.running_seconds - began
+            for keeper, lane in zip(keepers, lanes, strict=True):
+                keeper.offer(lane)
     except KeyboardInterrupt:
-        message = "Interrupted: the result is that of the steps taken so far."
-        lanes = [lane.ended(INTERRUPTED, message) if lane.running else lane for lane in lanes]
-    results = []
-    for run, lane, bar in zip(runs, lanes, bars, strict=True):
-        lane = lane if lane.rows[-1].step == lane.step else recording.add_row(run, lane)
-        results.append(recording.result(run, lane))
-        bar.end(lane.status)
-    return results
+        if halt.is_set():  # the second one
+            raise
+        lanes = _stopped(runs, lanes, INTERRUPTED, BREAK)
+    return [_conclude(*one) for one in zip(runs, lanes, settled, bars, keepers, strict=True)]
+
+
+def _take_up(runs: Sequence[Run], keepers: Sequence[Unkept]) -> tuple[Clock, list[Reached]]:
+    """What the runs have reached already, or their beginnings; the clock goes on where it was."""
+    clock = Clock()
+    kept = [keeper.restore() for keeper in keepers]
+    lanes = [_begin(run) if lane is None else lane for run, lane in zip(runs, kept, strict=True)]
+    before = max((lane.seconds, lane.compile_seconds) for lane in lanes)
+    clock = dataclasses.replace(clock, seconds_before=before[0], compiled_before=before[1])
+    return clock, [_timed(lane, clock) if lane.running else lane for lane in lanes]
+
+
+def _is_time_up(run: Run, keepers: Sequence[Unkept], took: float) -> bool:
+    """Whether another call and what is to be written would end after the deadline."""
+    return run.deadline is not None and run.deadline.is_within(took + sum(keeper.write_seconds for keeper in keepers))
+
+
+def _stopped(runs: Sequence[Run], lanes: Sequence[Reached], status: str, message: str) -> list[Reached]:
+    """The lanes that run, stopped from outside."""
+    later = [message if run.checkpoint is None else f"{message} With resume=True it goes on from here." for run in runs]
+    return [lane.ended(status, said) if lane.running else lane for lane, said in zip(lanes, later, strict=True)]
+
+
+def _conclude(run: Run, lane: Reached, settled: Reached, bar: Bar, keeper: Unkept) -> Result:
+    """The result of a run; what goes on later is written before the last evaluation, which is no part of it."""
+    goes_on = settled.running and lane.status in (INTERRUPTED, STOPPED)
+    if goes_on:
+        keeper.stop(settled)
+    lane = lane if lane.rows[-1].step == lane.step else recording.add_row(run, lane)
+    result = recording.result(run, lane)
+    if not goes_on:
+        keeper.end(lane, result)
+    bar.end(lane.status)
+    return result
 
 
 def _begin(run: Run) -> Reached:
@@ -148,11 +129,12 @@ def _timed(lane: Reached, clock: Clock) -> Reached:
     return lane._replace(seconds=clock.seconds, compile_seconds=clock.compile_seconds)
 
 
-def advance(runs: Sequence[Run], lanes: Sequence[Reached], clock: Clock) -> list[Reached]:
+def advance(
+    runs: Sequence[Run], lanes: Sequence[Reached], clock: Clock, keepers: Sequence[Unkept] = ()
+) -> list[Reached]:
     """One compiled call of the lanes that run, to the next place where something is due, and what is due there."""
-    taken = [
-        lane if lane is old else _timed(lane, clock) for old, lane in zip(lanes, _take_steps(runs, lanes), strict=True)
-    ]
+    after = _take_steps(runs, lanes, keepers)
+    taken = [lane if lane is old else _timed(lane, clock) for old, lane in zip(lanes, after, strict=True)]
     return [
         # Where a lane that went back stands, all that was due has been done.
         _timed(_attend(run, lane), clock) if lane.running and lane.step > old.step else lane
@@ -181,15 +163,15 @@ def _decide(run: Run, lane: Reached, clock: Clock) -> Reached:
     return lane.ended(FINISHED) if lane.step == run.steps else lane
 
 
-def _take_steps(runs: Sequence[Run], lanes: Sequence[Reached]) -> list[Reached]:
+def _take_steps(runs: Sequence[Run], lanes: Sequence[Reached], keepers: Sequence[Unkept]) -> list[Reached]:
     """The compiled call; lanes that have ended stay as they are.
 
-    Lanes that run are all at the same step, but for those that diverged and went back: they move on their own, first
-    those that are behind.
+    Lanes that run are all at the same step, but for those that diverged and went back, and for those that were resumed:
+    they move on their own, first those that are behind.
     """
     first = min((lane for lane in lanes if lane.running), key=lambda lane: lane.step)
     moves = [lane.running and (lane.step, lane.scale) == (first.step, first.scale) for lane in lanes]
-    stop = _stop(runs, moves, first)
+    stop = _stop(runs, moves, first, keepers)
     began = time.perf_counter()
     stops = [stop if moving else lane.step for lane, moving in zip(lanes, moves, strict=True)]
     after = jax.block_until_ready(_call(runs, lanes, stops, first))
@@ -206,13 +188,14 @@ def _take_steps(runs: Sequence[Run], lanes: Sequence[Reached]) -> list[Reached]:
     ]
 
 
-def _stop(runs: Sequence[Run], moves: Sequence[bool], first: Reached) -> int:
+def _stop(runs: Sequence[Run], moves: Sequence[bool], first: Reached, keepers: Sequence[Unkept]) -> int:
     """How far the next call goes: to where something is due, or for about `CALL_SECONDS`."""
     step, pace = first.step, first.steps_per_second
     if pace is None:
         return step + 1
     measures = runs[0].solver.measures(first.carry.state)
-    stop = min(runs[0].next_due(step, measures), step + max(1, int(pace * CALL_SECONDS)))
+    states = [due for due in (keeper.next_due() for keeper in keepers) if due is not None and due > step]
+    stop = min([runs[0].next_due(step, measures), step + max(1, int(pace * CALL_SECONDS)), *states])
     if len(runs) == 1:
         return stop
     # A batched loop would wait for the picks of its lanes one after the other: calls end at a pick instead.

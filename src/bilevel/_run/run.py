@@ -12,6 +12,8 @@ import jax
 import numpy as np
 
 from bilevel._core import values
+from bilevel._run.checkpoint import Checkpoint
+from bilevel._run.deadline import Deadline
 from bilevel._run.loop import Carry, Point, State
 from bilevel.divergence.base import DIVERGED as DIVERGED
 from bilevel.divergence.base import Policy
@@ -44,6 +46,9 @@ class Run:
         patience: evaluations without a lower worst validation loss that end the run; None = no limit.
         callback: called with each evaluation; True ends the run.
         on_divergence: what happens when it diverges.
+        checkpoint: where the run is kept as it goes; None = nowhere.
+        resume: go on with what is kept there; False = there must be nothing yet.
+        deadline: when it must have ended; None = never.
     """
 
     problem: BaseProblem
@@ -56,6 +61,9 @@ class Run:
     patience: int | None = None
     callback: Callback | None = None
     on_divergence: Policy = _STOP
+    checkpoint: Checkpoint | None = None
+    resume: bool = False
+    deadline: Deadline | None = None
 
     def __post_init__(self) -> None:
         check_problem_type(self.problem)
@@ -79,6 +87,11 @@ class Run:
         """The first state."""
         key = jax.random.fold_in(jax.random.key(self.seed), 0)
         return self.solver.init(self.problem, self.x, self.y, key=key, steps=self.steps)
+
+    def outline(self) -> State:
+        """The first state without values, its shapes and dtypes: nothing is measured or compiled."""
+        key = jax.random.fold_in(jax.random.key(self.seed), 0)
+        return self.solver.outline(self.problem, self.x, self.y, key=key, steps=self.steps)
 
     @functools.cached_property
     def key(self) -> jax.Array:

@@ -7,10 +7,14 @@ from typing import Any, overload
 
 from bilevel import solvers
 from bilevel._core import values
+from bilevel._run.at_once import run_all
+from bilevel._run.checkpoint import Checkpoint, FolderPath
 from bilevel._run.compile_cache import compile_cache
-from bilevel._run.driver import run_all
+from bilevel._run.deadline import Deadline
+from bilevel._run.opening import opened
 from bilevel._run.progress import bar
 from bilevel._run.run import Callback, Run, check_problem_type
+from bilevel._run.signals import noticed
 from bilevel.divergence.base import Policy
 from bilevel.divergence.stop import Stop
 from bilevel.problem.base import BaseProblem
@@ -39,6 +43,9 @@ def solve(
     patience: int | None = None,
     callback: Callback | None = None,
     on_divergence: Policy = _STOP,
+    checkpoint: FolderPath | Checkpoint | None = None,
+    resume: bool = False,
+    seconds: float | None = None,
 ) -> Result: ...
 @overload
 def solve(
@@ -55,6 +62,9 @@ def solve(
     patience: int | None = None,
     callback: Callback | None = None,
     on_divergence: Policy = _STOP,
+    checkpoint: FolderPath | Checkpoint | None = None,
+    resume: bool = False,
+    seconds: float | None = None,
 ) -> Result: ...
 @overload
 def solve(
@@ -71,6 +81,9 @@ def solve(
     patience: int | None = None,
     callback: Callback | None = None,
     on_divergence: Policy = _STOP,
+    checkpoint: FolderPath | Checkpoint | None = None,
+    resume: bool = False,
+    seconds: float | None = None,
 ) -> Results: ...
 @overload
 def solve(
@@ -87,6 +100,9 @@ def solve(
     patience: int | None = None,
     callback: Callback | None = None,
     on_divergence: Policy = _STOP,
+    checkpoint: FolderPath | Checkpoint | None = None,
+    resume: bool = False,
+    seconds: float | None = None,
 ) -> Results: ...
 def solve(
     problem: BaseProblem,
@@ -102,6 +118,9 @@ def solve(
     patience: int | None = None,
     callback: Callback | None = None,
     on_divergence: Policy = _STOP,
+    checkpoint: FolderPath | Checkpoint | None = None,
+    resume: bool = False,
+    seconds: float | None = None,
 ) -> Result | Results:
     """Runs a solver on a problem.
 
@@ -124,10 +143,18 @@ def solve(
         on_divergence: what happens when a run diverges, from `bl.divergence`: `Stop()` ends it with a warning and its
             last finite state, `Raise()` ends it with an error that holds the result, and `SmallerRates()` goes back to
             where all was well and on with smaller rates. What happened is in `Result.divergences`.
+        checkpoint: a folder in which the run is kept as it goes, or a `bl.Checkpoint` that also says how often; None =
+            nowhere.
+        resume: go on with the run that the folder of the checkpoint holds, start where it holds none, and return its
+            result where it has ended: the same line for a job that is started again and again. The run goes on bit for
+            bit as if it had never stopped. False = a folder that holds a run is refused.
+        seconds: how long this call may take, all in all; the run then stops early, in time to be written. None = no
+            limit.
 
     Returns:
-        A `Result`, or with `seeds` a `Results`, a sequence of them. Ctrl-C ends the run early and returns what it has
-        reached.
+        A `Result`, or with `seeds` a `Results`, a sequence of them. Ctrl-C ends the run early, after about half a
+        second, and returns what it has reached; a second Ctrl-C raises KeyboardInterrupt. Where there is a checkpoint,
+        SIGTERM ends the process with code 143 when the state is written.
 
     >>> import bilevel as bl
     >>> known = bl.problems.enclosing_ball()
@@ -139,10 +166,22 @@ def solve(
         raise TypeError("solve(x=...) is missing: it needs where x starts, a pytree of floating arrays.")
     solver = _recommended(problem, steps) if solver is None else solver
     numbers = [seed] if seeds is None else _numbers(seed, seeds)
-    runs = [Run(problem, solver, x, y, number, steps, every, patience, callback, on_divergence) for number in numbers]
+    place = Checkpoint.of(checkpoint)
+    _check_keeping(place, resume, seconds, numbers)
+    kept = {"resume": resume, "deadline": Deadline.after(seconds)}
+    runs = [
+        Run(problem, solver, x, y, number, steps, every, patience, callback, on_divergence, own, **kept)
+        for number, own in zip(numbers, _places(place, seeds, numbers), strict=True)
+    ]
     title = type(solver).__name__ if seeds is None else f"{len(runs)} runs"
-    with compile_cache(), bar(title, len(runs) * steps, progress) as shown:
-        results = run_all(runs, shown)
+    with (
+        compile_cache(),
+        opened(runs) as keepers,
+        noticed(saves=place is not None) as signals,
+        bar(title, len(runs) * steps, progress) as shown,
+    ):
+        results = run_all(runs, shown, signals.halt, keepers)
+    signals.exit_if_terminated()
     on_divergence.conclude(results)
     return results[0] if seeds is None else Results(results)
 
@@ -157,6 +196,21 @@ def _recommended(problem: BaseProblem, steps: int) -> Solver:
         f"solve(solver=None): a solver is recommended for a bl.Problem only. A bl.{kind} needs one that solves its "
         f"kind: {' or '.join(fitting)}."
     )
+
+
+def _check_keeping(place: Checkpoint | None, resume: bool, seconds: float | None, numbers: Sequence[int]) -> None:
+    if not isinstance(resume, bool):
+        raise TypeError(f"solve(resume={resume!r}): it needs True or False.")
+    if resume and place is None:
+        raise ValueError("solve(resume=True) needs checkpoint=..., the folder of the run.")
+    values.positive("seconds", seconds, of="solve", none="no limit")
+    if place is not None and len(set(map(int, numbers))) < len(numbers):
+        raise ValueError(f"solve(seeds={list(numbers)}, checkpoint=...): a seed is given twice, and each has a folder.")
+
+
+def _places(place: Checkpoint | None, seeds: object, numbers: Sequence[int]) -> list[Checkpoint | None]:
+    """Where each run is kept."""
+    return [place if place is None or seeds is None else place.for_seed(number) for number in numbers]
 
 
 def _numbers(seed: int, seeds: int | Sequence[int]) -> Sequence[int]:

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+import shutil
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 
 from bilevel._core import documents
 from bilevel._core.files import check_component, read_regular, write_whole
+from bilevel._run.checkpoint import Checkpoint
 from bilevel._studies.experiment import Experiment, Method
 from bilevel._studies.records import COLUMNS, Record
 
@@ -27,7 +29,8 @@ class RecordFiles:
     """The finished runs under a folder: runs/EXPERIMENT/VARIANT/METHOD/SETTINGS/seed-0.csv.
 
     SETTINGS stands for what the runs depend on (see settings.json there): runs of other settings, such as quick ones,
-    lie beside them, and nothing is ever deleted. These are `Records`.
+    lie beside them, and nothing finished is ever deleted. A run that is not finished is kept in the folder
+    seed-0.unfinished until it is. These are `Records`.
     """
 
     def __init__(self, folder: Path):
@@ -45,8 +48,12 @@ class RecordFiles:
         """Whether this run is finished, with these settings."""
         return (self.place(experiment, variant, method) / f"seed-{seed}.csv").is_file()
 
+    def under_way(self, experiment: Experiment, variant: str, method: Method, seed: int) -> Checkpoint:
+        """Where a run is kept until it is finished."""
+        return Checkpoint(self.place(experiment, variant, method) / f"seed-{seed}.unfinished")
+
     def keep(self, experiment: Experiment, variant: str, method: Method, seed: int, record: Record) -> None:
-        """Writes a run; its file appears whole or not at all."""
+        """Writes a run, whose file appears whole or not at all, and removes what was kept of it under way."""
         place = self.place(experiment, variant, method)
         rows = zip(*(record[name].tolist() for name in COLUMNS), strict=True)
         lines = [",".join(COLUMNS), *(",".join(f"{value:.9g}" for value in row) for row in rows)]
@@ -56,6 +63,7 @@ class RecordFiles:
                 settings = json.dumps(experiment.settings(variant, method), indent=1)
                 write_whole(place / "settings.json", settings.encode())
             write_whole(place / f"seed-{seed}.csv", ("\n".join(lines) + "\n").encode())
+        shutil.rmtree(self.under_way(experiment, variant, method, seed).path, ignore_errors=True)
 
     def read(self, experiment: Experiment, variant: str, method: Method) -> dict[int, Record]:
         """The finished runs of one method by seed."""

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from bilevel._core.files import write_whole
+from bilevel._run.checkpoint import Checkpoint
 from bilevel._studies.experiment import Experiment, Method
 from bilevel.results.result import Result
 
@@ -76,6 +77,10 @@ class Records(Protocol):
         """Keeps a finished run."""
         ...
 
+    def under_way(self, experiment: Experiment, variant: str, method: Method, seed: int) -> Checkpoint | None:
+        """Where a run is kept until it is finished; None = nowhere."""
+        ...
+
     def read(self, experiment: Experiment, variant: str, method: Method) -> dict[int, Record]:
         """The finished runs of one method by seed."""
         ...
@@ -99,6 +104,10 @@ class MemoryRecords:
     def has(self, experiment: Experiment, variant: str, method: Method, seed: int) -> bool:
         """Whether this run is finished, with these settings."""
         return seed in self.runs.get(_key(experiment, variant, method), {})
+
+    def under_way(self, experiment: Experiment, variant: str, method: Method, seed: int) -> Checkpoint | None:
+        """Nowhere."""
+        return None
 
     def keep(self, experiment: Experiment, variant: str, method: Method, seed: int, record: Record) -> None:
         """Keeps a finished run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import threading
 import time
 from collections.abc import Sequence
@@ -13,10 +14,15 @@ from typing import NamedTuple
 import jax
 
 from bilevel._run.driver import run_one
+from bilevel._run.identity import DifferentRunError
+from bilevel._run.keeping import Passing
+from bilevel._run.opening import opened
 from bilevel._run.progress import Bar, Quiet, bar
 from bilevel._run.run import Run
+from bilevel._run.signals import noticed
 from bilevel._studies.experiment import Experiment, Method
 from bilevel._studies.records import Record, Records
+from bilevel.results.result import Result
 
 
 class Stage(NamedTuple):
@@ -47,26 +53,36 @@ class Ran(NamedTuple):
 
 
 def run(stage: Stage, seeds: Sequence[int], records: Records, progress: bool = True) -> Ran:
-    """Makes the missing runs, one thread per core. Ctrl-C ends those under way; what had ended is kept.
+    """Makes the missing runs, one thread per core. Ctrl-C and SIGTERM end those under way, which are kept too.
+
+    Started again it goes on with these from where they were.
 
     Problems are made when their turn comes: all of them at once would not fit into memory.
     """
     todo = stage.missing(records, seeds)
-    began, halt, diverged = time.perf_counter(), threading.Event(), 0
+    began, diverged = time.perf_counter(), 0
     if not todo:
         return Ran(0, 0.0, 0)
-    title = f"{stage.experiment.name}, {stage.variant}"
-    with bar(title, len(todo) * stage.experiment.steps, progress) as shown, ThreadPoolExecutor(os.cpu_count()) as pool:
+    title, (seed, method) = f"{stage.experiment.name}, {stage.variant}", todo[0]
+    saves = records.under_way(stage.experiment, stage.variant, method, seed) is not None
+    with (
+        noticed(saves) as signals,
+        bar(title, len(todo) * stage.experiment.steps, progress) as shown,
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
+        halt = signals.halt
         try:
             # The first run of each kind compiles what all of them use; others would only compile it again.
             solvers = stage.experiment.methods[stage.variant]
             kinds = {jax.tree.structure(solvers[method]): method for _, method in todo}
             list(pool.map(lambda method: _compile(stage, todo[0][0], method), kinds.values()))
+            signals.raise_again()
             parts = shown.split(len(todo))
             waiting = {pool.submit(_one, stage, *run, records, p, halt) for run, p in zip(todo, parts, strict=True)}
             while waiting:  # with a time limit, or Ctrl-C would wait for the runs
                 done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
                 diverged += sum(future.result() == "diverged" for future in done)
+                signals.raise_again()
         except BaseException:
             halt.set()
             pool.shutdown(cancel_futures=True)
@@ -81,8 +97,20 @@ def _compile(stage: Stage, seed: int, method: Method) -> None:
 def _one(stage: Stage, seed: int, method: Method, records: Records, shown: Bar, halt: threading.Event) -> str:
     if halt.is_set():
         return "interrupted"
-    result = run_one(stage.run(seed, method), shown, halt)
+    under_way = records.under_way(stage.experiment, stage.variant, method, seed)
+    run = dataclasses.replace(stage.run(seed, method), checkpoint=under_way, resume=under_way is not None)
+    try:
+        result = _make(run, shown, halt)
+    except DifferentRunError:  # a state of another version of the experiment, which is no loss
+        assert under_way is not None
+        shutil.rmtree(under_way.path)
+        result = _make(run, shown, halt)
     if result.status != "interrupted":
         record = Record.of(result, stage.experiment.seen)
         records.keep(stage.experiment, stage.variant, method, seed, record)
     return result.status
+
+
+def _make(run: Run, shown: Bar, halt: threading.Event) -> Result:
+    with opened([run], Passing) as keepers:
+        return run_one(run, shown, halt, keepers[0])

@@ -1,6 +1,6 @@
 """The command itself, and how it reports errors: in one line, `error: ...`.
 
-Exit codes: 0 success, 1 the run failed, 2 wrong usage, 130 Ctrl-C.
+Exit codes: 0 success, 1 the run failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+KEPT = "Interrupted: the runs are kept, and the same command continues from there."
 
 T = TypeVar("T")
 

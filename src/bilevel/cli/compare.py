@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from bilevel.cli.app import app, errors, understood
+from bilevel.cli.app import KEPT, app, errors, understood
+from bilevel.cli.resume import remembered
 from bilevel.cli.solvers import check_solver
 
 
@@ -64,15 +65,16 @@ def compare(
     """Compare solvers on a problem: equal budgets, rates tuned on one grid by validation data, several seeds.
 
     Every solver runs as a min-max method, also those that average the tasks as published. An oracle call is one value,
-    gradient or product of one task on one row. Runs that are finished in DIR are not made again: after Ctrl-C, or a
-    crash, the same command continues.
+    gradient or product of one task on one row. Runs that are finished in DIR are not made again, and those under way
+    are kept: after Ctrl-C, or a crash, the same command continues, and so does `bilevel resume DIR`.
     """
     from bilevel._run.compile_cache import compile_cache
     from bilevel.comparison.benchmarks import BENCHMARKS
     from bilevel.comparison.compare import compare as run
 
-    kept = "Interrupted: finished runs are kept, and the same command continues from there."
-    with compile_cache(), errors(debug, kept):
+    chosen = {"problems": problems, "solver": solver, "automatic": automatic, "seeds": seeds}
+    budget = {"calls": calls, "seconds": seconds, "target": target}
+    with compile_cache(), errors(debug, KEPT), remembered(out, "compare", chosen | budget):
         for name in problems or BENCHMARKS:
             found = run(
                 name,

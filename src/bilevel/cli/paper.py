@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from bilevel.cli.app import app, errors, understood
+from bilevel.cli.app import KEPT, app, errors, understood
+from bilevel.cli.resume import remembered
 
 
 def _known(kind: str, names: Sequence[str]) -> Callable[[Sequence[str]], None]:
@@ -69,9 +70,9 @@ def reproduce(
     """Make the figures of the MORBiT paper, with their numbers as CSV.
 
     Each comes in three variants: as the paper *described* its method, as in the scripts that it *published*, and
-    *ours*, with a true hypergradient. Runs that are finished are not made again: after Ctrl-C, or a crash, the same
-    command continues. `bilevel claims` then tests what the paper says. Figures 1a and 1b need FashionMNIST, which is
-    looked for on this machine and otherwise downloaded.
+    *ours*, with a true hypergradient. Runs that are finished are not made again, and those under way are kept: after
+    Ctrl-C, or a crash, the same command continues, and so does `bilevel resume DIR`. `bilevel claims` then tests what
+    the paper says. Figures 1a and 1b need FashionMNIST, which is looked for on this machine and otherwise downloaded.
     """
     from bilevel._run.compile_cache import compile_cache
     from bilevel._studies.experiment import SEEDS
@@ -80,9 +81,10 @@ def reproduce(
 
     trials = seeds or (QUICK_SEEDS if quick else SEEDS)
     chosen = variant or (_VARIANTS[:1] if quick else _VARIANTS)
-    kept = "Interrupted: finished runs are kept, and the same command continues from there."
-    with compile_cache(), errors(debug, kept):
-        files = run(figures or (), chosen, trials, quick, _folder(out, quick), not quiet, typer.echo)
+    folder = _folder(out, quick)
+    given = {"figures": figures, "seeds": seeds, "variant": variant, "quick": quick}
+    with compile_cache(), errors(debug, KEPT), remembered(folder, "reproduce", given):
+        files = run(figures or (), chosen, trials, quick, folder, not quiet, typer.echo)
     typer.echo("\n".join(["", *(str(file) for file in files)]))
 
 

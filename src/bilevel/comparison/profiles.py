@@ -16,7 +16,7 @@ from bilevel._cost.given_rates import GivenRates, with_rates
 from bilevel._cost.report import cost
 from bilevel._run.driver import run_one
 from bilevel._run.progress import Quiet
-from bilevel._run.run import Run
+from bilevel._run.run import INTERRUPTED, Run
 from bilevel.comparison.tuning import tunable
 from bilevel.problem.problem import Problem
 from bilevel.problems import Ready
@@ -65,7 +65,9 @@ def _seconds(run: Run) -> float:
 
     def took(steps: int) -> float:
         began = time.perf_counter()
-        run_one(dataclasses.replace(run, steps=steps, every=steps), Quiet())
+        result = run_one(dataclasses.replace(run, steps=steps, every=steps), Quiet())
+        if result.status == INTERRUPTED:  # Ctrl-C is for all of the comparison, not for this run
+            raise KeyboardInterrupt
         return time.perf_counter() - began
 
     for steps in (2, 22):  # they compile; the longer one measures automatic rates again on its way

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bilevel._run.driver import run_all
+from bilevel._run.at_once import run_all
 from bilevel._run.progress import bar
 from bilevel._run.run import Run
 from bilevel.datasets import letter_pairs

@@ -86,6 +86,12 @@ class Solver(abc.ABC):
             return state
         return measure(self, problem, state, jax.random.fold_in(key, 2), FIRST_MEASUREMENT)
 
+    def outline(self, problem: Any, x: Any, y: Any = None, *, key: jax.Array, steps: int) -> State:
+        """What `init` returns, without values: shapes and dtypes, into which a saved state is put."""
+        x = initial_point.arrays(x, "x")
+        y = problem.starting_y(y, jax.random.fold_in(key, 0))
+        return jax.eval_shape(_start, self, problem, x, y, key, jnp.asarray(steps, jnp.int32))
+
     def check_kind(self, problem: Any) -> None:
         """Raises where it is given a problem of another kind than it solves."""
         if not isinstance(problem, self.problem_type):

@@ -1,0 +1,62 @@
+"""One process at a time works on a run's folder: a lock that the kernel frees when its owner ends, however it does."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # there is no such lock on Windows
+    fcntl = None  # type: ignore[assignment]
+
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # what some network file systems say
+
+
+class Lock:
+    """Held from when it is made until `release`. The file stays: to remove it would let two processes have one each."""
+
+    def __init__(self, path: Path):
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        self._descriptor = os.open(path, flags, 0o644)  # not inherited by programs that are started
+        try:
+            self._take()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def _take(self) -> None:
+        if fcntl is None:
+            return
+        try:
+            # A second descriptor of the same process is refused too, so that threads cannot share a folder either.
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(errno.EWOULDBLOCK, self._owner()) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+        owner = {"pid": os.getpid(), "host": platform.node(), "time": time.time()}
+        with contextlib.suppress(OSError):  # a full disk; the words matter less than the lock
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, json.dumps(owner).encode(), 0)
+
+    def _owner(self) -> str:
+        """Who holds it, in words."""
+        owner: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+            owner = dict(json.loads(os.pread(self._descriptor, 1000, 0)))
+        if owner.get("pid") == os.getpid() and owner.get("host") == platform.node():
+            return "this process works on it already"
+        known = f"process {owner['pid']} on {owner['host']}" if {"pid", "host"} <= set(owner) else "another process"
+        return f"{known} works on it"
+
+    def release(self) -> None:
+        """Lets others have it."""
+        os.close(self._descriptor)

@@ -1,0 +1,68 @@
+"""Opens the folders of runs before anything long begins: what cannot be kept, or is another run, is refused at once."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bilevel._run.identity import Facts, Identities, changes, check_same, digest, environment
+from bilevel._run.keeping import Keeper, Unkept
+from bilevel._run.run import Run
+from bilevel._run.run_folder import RunFolder
+
+
+@contextlib.contextmanager
+def opened(runs: Sequence[Run], kind: type[Keeper] = Keeper) -> Iterator[list[Unkept]]:
+    """A keeper for each run, each with the lock of its folder."""
+    if all(run.checkpoint is None for run in runs):
+        yield [Unkept() for _ in runs]
+        return
+    with contextlib.ExitStack() as stack:
+        opener = _Opener(stack, kind)
+        keepers = [opener.open(run) for run in runs]
+        opener.warn_of_changes()
+        yield keepers
+
+
+class _Opener:
+    """Opens folders, which a stack closes again; what runs have in common is looked at once."""
+
+    def __init__(self, stack: contextlib.ExitStack, kind: type[Keeper]):
+        self._stack, self._kind = stack, kind
+        self._identities, self._environment, self._changes = Identities(), environment(), set[str]()
+
+    def open(self, run: Run) -> Unkept:
+        if run.checkpoint is None:
+            return Unkept()
+        folder = RunFolder(run.checkpoint.folder)
+        self._stack.callback(folder.close)
+        facts, kept = self._identities.of(run), folder.description()
+        if kept is None:
+            shown = {"title": type(run.solver).__name__, "seed": facts["seed"], "steps": facts["steps"]}
+            shown["tasks"] = list(map(str, run.problem.names))
+            folder.describe(shown | {"identity": facts, "environment": self._environment})
+        else:
+            _check_kept(run, folder, kept, facts)
+            self._changes |= {changes(kept.get("environment", {}), self._environment)} - {""}
+        keeper = self._kind(run, run.checkpoint, folder, self._environment, digest(facts))
+        self._stack.callback(keeper.close)
+        return keeper
+
+    def warn_of_changes(self) -> None:
+        if self._changes:
+            warnings.warn(
+                f"solve(resume=True): the run was begun with {'; '.join(sorted(self._changes))}. It goes on, and its "
+                "numbers may differ in their last digits from those of a run that was never stopped.",
+                stacklevel=5,
+            )
+
+
+def _check_kept(run: Run, folder: RunFolder, kept: dict[str, Any], facts: Facts) -> None:
+    if not run.resume:
+        raise FileExistsError(
+            f"{folder.where}: there is a run already. Pass resume=True to go on with it, or another folder."
+        )
+    identity = kept["identity"] if isinstance(kept.get("identity"), dict) else {}
+    check_same(f"solve(resume=True): the folder {str(folder.path)!r}", identity, facts)

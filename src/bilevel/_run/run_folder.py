@@ -1,0 +1,129 @@
+"""The folder of one run: its files, found, checked and cleaned up under the lock."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bilevel._core import documents
+from bilevel._core.array_files import Content
+from bilevel._core.files import read_regular, sync_directory, write_whole
+from bilevel._run import state_files
+from bilevel._run.checkpoint import FolderPath
+from bilevel._run.lock import Lock
+
+FORMAT, VERSION = "bilevel.run", 1
+LARGEST = 100_000_000  # bytes of run.json, which names all tasks
+STATE = re.compile(r"state-(\d{12})\.safetensors")
+TEMPORARY = re.compile(r"\.bilevel-[0-9a-f]{16}\.tmp")  # what `write_whole` leaves when it is killed
+
+
+class RunFolder:
+    """A folder that this process holds the lock of, from when it is made until `close`."""
+
+    def __init__(self, given: FolderPath):
+        self.path = Path(given)
+        self.where = f"solve(checkpoint={str(given)!r})"
+        if self.path.exists() and not self.path.is_dir():
+            raise NotADirectoryError(f"{self.where}: it is a file, and it needs a folder.")
+        with self._refusal():
+            new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+            self.path.mkdir(parents=True, exist_ok=True)
+            for folder in new:
+                sync_directory(folder.parent)
+            self._lock = Lock(self.path / "lock")
+        self._sweep()
+
+    @property
+    def result(self) -> Path:
+        """The file of the result."""
+        return self.path / "result.safetensors"
+
+    def state(self, step: int) -> Path:
+        """The file of the state at a step."""
+        return self.path / f"state-{step:012d}.safetensors"
+
+    def states(self) -> list[Path]:
+        """The files of states, the newest first."""
+        return sorted((path for path in self.path.iterdir() if STATE.fullmatch(path.name)), reverse=True)
+
+    # ------------------------------------------------------------------ what is run
+
+    def description(self) -> dict[str, Any] | None:
+        """What run.json says; None where there is no run."""
+        found: dict[str, Any] = {}
+        try:
+            file = self.path / "run.json"
+            found = documents.parse(read_regular(file, f"{self.where}: {file.name}", LARGEST))
+            is_ours = found["format"] == FORMAT
+            version = int(found["version"])
+        except FileNotFoundError:
+            if not self.states():
+                return None
+            raise ValueError(f"{self.where}: there are states of a run, but no run.json that says of which.") from None
+        except (ValueError, TypeError, KeyError):
+            is_ours, version = False, 0
+        if not is_ours or version < 1:
+            raise ValueError(f"{self.where}: its run.json is damaged, or not of a run.")
+        if version > VERSION:
+            raise ValueError(f"{self.where}: a newer bilevel wrote it; upgrade bilevel to go on with it.")
+        return found
+
+    def describe(self, facts: Mapping[str, Any]) -> None:
+        """Writes run.json."""
+        whole = {"format": FORMAT, "version": VERSION, "time": time.time(), **facts}
+        with self._refusal():
+            write_whole(self.path / "run.json", json.dumps(whole, indent=1).encode())
+
+    # ------------------------------------------------------------------ states
+
+    def newest(self, run_digest: str) -> tuple[Path, Content] | None:
+        """The newest state that can be read; the others are set aside, or they would outlive new ones."""
+        for path in self.states():
+            try:
+                content = state_files.read(path)
+                if content.document.get("run") != run_digest:
+                    raise ValueError(f"{path.name} is of another run.")
+                return path, content
+            except (ValueError, OSError) as error:
+                said = f"{self.where}: a state cannot be read, and an older one is looked for. {error}"
+                warnings.warn(said, RuntimeWarning, stacklevel=2)
+                with contextlib.suppress(OSError):
+                    os.replace(path, path.with_suffix(".unreadable"))
+        return None
+
+    def prune(self, step: int, keep: int) -> None:
+        """Removes all states but that of a step and those before it; a run that went back has left those beyond."""
+        beyond = [path for path in self.states() if path > self.state(step)]
+        for path in beyond + self.states()[len(beyond) + keep :]:
+            path.unlink(missing_ok=True)
+
+    def _sweep(self) -> None:
+        """Removes what killed writers left; no other process writes here now."""
+        for path in self.path.iterdir():
+            if TEMPORARY.fullmatch(path.name):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    # ------------------------------------------------------------------ errors
+
+    @contextlib.contextmanager
+    def _refusal(self) -> Any:
+        """Says which argument an error of the system is about."""
+        try:
+            yield
+        except BlockingIOError as error:
+            raise BlockingIOError(error.errno, f"{self.where}: {error.strerror}, and a run has one process") from None
+        except OSError as error:
+            raise type(error)(error.errno, f"{self.where} cannot be written, {error.strerror}") from error
+
+    def close(self) -> None:
+        """Lets other processes have it."""
+        self._lock.release()

@@ -1,0 +1,56 @@
+"""Ctrl-C and SIGTERM end a run after its compiled call, with its state written; a second Ctrl-C ends it at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+TERMINATED = 128 + signal.SIGTERM  # the exit code, as shells have it
+
+
+class Noticed:
+    """The signals that came, and the event that they set."""
+
+    def __init__(self) -> None:
+        self.halt = threading.Event()
+        self.number: int | None = None
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """The handler: it only notes, because what it interrupts may be anything."""
+        if number == signal.SIGINT and self.number is not None:
+            raise KeyboardInterrupt
+        self.number = number  # before the event: a handler may be interrupted by another one
+        self.halt.set()
+
+    def exit_if_terminated(self) -> None:
+        """Ends the process as SIGTERM asks, where it came; to be called when everything is written."""
+        if self.number == signal.SIGTERM:
+            raise SystemExit(TERMINATED)
+
+    def raise_again(self) -> None:
+        """What the signals would have done, where any came."""
+        self.exit_if_terminated()
+        if self.number is not None:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def noticed(saves: bool) -> Iterator[Noticed]:
+    """A scope in which signals are noted; SIGTERM only where something `saves` what the process has reached.
+
+    A handler of the user's own stays as it is, and so does a signal that is ignored. Only the main thread gets signals.
+    """
+    found = Noticed()
+    defaults = {signal.SIGINT: signal.default_int_handler} | ({signal.SIGTERM: signal.SIG_DFL} if saves else {})
+    main = threading.current_thread() is threading.main_thread()
+    before = {n: signal.getsignal(n) for n, default in defaults.items() if main and signal.getsignal(n) == default}
+    try:
+        for number in before:
+            signal.signal(number, found.note)
+        yield found
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,158 @@
+"""All that a run has reached, in a file and back again, bit for bit.
+
+The arrays are `carry/...`, `best/...` and `safe/...`, one for each leaf, and `rows/...`, one for each column of the
+history; all else is in the JSON document. A file has no structure of pytrees: that comes from the run that goes on,
+which starts without values (`outline`), and every leaf must fit it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bilevel._core import array_files
+from bilevel._core.array_files import Content, Kind
+from bilevel._core.documents import Fields
+from bilevel._core.files import FilePath
+from bilevel._run import loop, recording
+from bilevel._run.loop import Carry, Point
+from bilevel._run.run import Evaluated, Reached, Row, Run
+from bilevel.results.divergences import Divergence
+
+KIND = Kind("bilevel.state", reader="solve(resume=True): state", writer="solve(checkpoint=...)", version=1)
+ARRAYS = ("carry", "best", "safe", "rows")  # the fields that are not JSON
+DROPPED = ("steps_per_second",)  # found again by the first call
+COUNTERS = tuple(name for name in Reached._fields if name not in ARRAYS + DROPPED)
+
+
+class Snapshot(NamedTuple):
+    """What a run has reached, off the device: it can be written while the run goes on."""
+
+    step: int
+    document: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def encode(self, **facts: Any) -> bytes:
+        """The bytes of a file; facts go into its document."""
+        return array_files.encode(KIND, self.document | facts, self.arrays)
+
+
+class Outline(NamedTuple):
+    """What a run reaches, without values."""
+
+    carry: Carry
+    best: Evaluated
+    safe: Carry | None
+
+
+def take(reached: Reached) -> Snapshot:
+    """What a run has reached, fetched in one transfer."""
+    named = _named(Outline(reached.carry, reached.best, reached.safe)._asdict())
+    kinds = {name: _kind(leaf) for name, leaf in named.items()}
+    plain = {name: jax.random.key_data(leaf) if _is_key(leaf) else leaf for name, leaf in named.items()}
+    fields = zip(Row._fields, zip(*reached.rows, strict=True), strict=True)
+    columns = {f"rows/{name}": np.stack(column) for name, column in fields if column[0] is not None}
+    document = {"counters": {name: getattr(reached, name) for name in COUNTERS}, "leaves": kinds}
+    return Snapshot(reached.step, document, jax.device_get(plain) | columns)
+
+
+def read(path: FilePath) -> Content:
+    """A file's content; a ValueError where it is damaged."""
+    return array_files.read(path, KIND)
+
+
+def outline(run: Run) -> Outline:
+    """What the run reaches, without measuring or computing anything."""
+    carry = jax.eval_shape(loop.first, run.solver, run.problem, run.outline(), run.key)
+    state = carry.state
+    validation, test = jax.eval_shape(recording.evaluate, run.problem, state.x, state.y)
+    return Outline(carry, Evaluated(Point.of(state), validation, test), carry if run.on_divergence.goes_back else None)
+
+
+def restore(content: Content, needed: Outline) -> Reached:
+    """What was reached; a ValueError names the leaf that does not fit what the run needs."""
+    kinds, wanted = Fields(content.document, "a state").mapping("leaves"), _named(needed._asdict())
+    if set(wanted) != set(kinds) or not set(kinds) <= set(content.arrays):
+        odd = min(set(wanted) ^ set(kinds) or set(kinds) - set(content.arrays))
+        raise ValueError(f"it has {'no' if odd in wanted else 'a'} leaf {odd!r}, unlike this run")
+    leaves = [_leaf(name, content.arrays[name], kinds[name], like) for name, like in wanted.items()]
+    tree = jax.tree.unflatten(jax.tree.structure(needed._asdict()), leaves)
+    return Reached(**tree, rows=_rows(content, needed), **_counters(content))
+
+
+def _rows(content: Content, needed: Outline) -> tuple[Row, ...]:
+    """The history, whose columns are all of one length."""
+    columns = {name: content.arrays.get(f"rows/{name}") for name in Row._fields}
+    optional = {"test"} if needed.best.test is None else set()
+    missing = [name for name, column in columns.items() if (column is None or not column.ndim) and name not in optional]
+    lengths = {len(column) for column in columns.values() if column is not None and column.ndim}
+    if missing or len(lengths) != 1 or lengths == {0}:
+        raise ValueError(f"its history is not whole{f': it has no {missing[0]}' if missing else ''}")
+    return tuple(Row(**{name: _cell(column, i) for name, column in columns.items()}) for i in range(lengths.pop()))
+
+
+def _counters(content: Content) -> dict[str, Any]:
+    """All that is JSON."""
+    fields = Fields(Fields(content.document, "a state").mapping("counters"), "a state")
+    counts = {name: fields.whole(name) for name in ("step", "since_best")}
+    times = {name: fields.number(name) for name in ("seconds", "compile_seconds")}
+    texts = {name: fields.text(name) for name in ("status", "message")}
+    events = fields.items("divergences")
+    if not all(isinstance(event, list) and len(event) == len(Divergence._fields) for event in events):
+        raise fields.wrong("divergences", events, "lists of what a divergence has")
+    return counts | times | texts | {"divergences": tuple(Divergence(*event) for event in events)}
+
+
+def _named(tree: Any) -> dict[str, Any]:
+    """The leaves by their paths."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+    if len(set(names)) < len(names):  # a key may contain the separator
+        names = [f"{name}#{i}" for i, name in enumerate(names)]
+    return dict(zip(names, (leaf for _, leaf in leaves), strict=True))
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _kind(leaf: Any) -> str:
+    """What a leaf is besides its dtype: another kind would be compiled for again."""
+    if not isinstance(leaf, jax.Array):
+        return "numpy"
+    if _is_key(leaf):
+        return f"key {jax.random.key_impl(leaf)}"
+    return "weak" if getattr(leaf, "weak_type", False) else "jax"
+
+
+def _leaf(name: str, array: np.ndarray, kind: str, like: Any) -> Any:
+    """A leaf as it was, if it is what the run needs."""
+    own: Any = array
+    if not isinstance(kind, str):
+        raise ValueError(f"its leaf {name!r} is of no kind")
+    if kind.startswith("key "):
+        own = jax.random.wrap_key_data(jnp.asarray(array), impl=kind.removeprefix("key "))
+    if (own.dtype, own.shape) != (like.dtype, like.shape):
+        raise ValueError(f"its leaf {name!r} is {_text(own)}, and this run needs {_text(like)}")
+    if kind == "weak" and array.ndim == 0:
+        return jnp.asarray(array.item())
+    return array if kind == "numpy" else jnp.asarray(own)
+
+
+def _text(leaf: Any) -> str:
+    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+
+
+def _cell(column: np.ndarray | None, i: int) -> Any:
+    """A number of a column of numbers, a row of a table."""
+    if column is None:
+        return None
+    return column[i].item() if column.ndim == 1 else column[i]
