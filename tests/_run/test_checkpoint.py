@@ -24,10 +24,12 @@ from kept_runs import NOISY, SOLVERS, STACK, X, Y, bits, lower, same, solve, upp
 
 
 def ctrl_c_at(step):
-    """A callback during which Ctrl-C is pressed."""
+    """A callback during which Ctrl-C is pressed, once, whichever run comes there first."""
+    unpressed = [step]
 
     def press(row):
-        if row["step"] >= step:
+        if row["step"] >= step and unpressed:
+            unpressed.pop()
             os.kill(os.getpid(), signal.SIGINT)
 
     return press
@@ -166,7 +168,7 @@ def test_a_run_that_has_diverged_has_ended(tmp_path):
 
 
 def test_seeds_have_a_folder_each_and_all_are_resumed(tmp_path):
-    parts = solve(seeds=3, checkpoint=tmp_path, callback=lambda row: os.kill(os.getpid(), signal.SIGINT))
+    parts = solve(seeds=3, checkpoint=tmp_path, callback=ctrl_c_at(20))
     assert {part.status for part in parts} == {"interrupted"}
     assert names(tmp_path) == ["seed-0", "seed-1", "seed-2"]
     for seed, result in enumerate(solve(seeds=3, checkpoint=tmp_path, resume=True)):
@@ -291,7 +293,7 @@ def test_texts_are_of_what_a_function_is_made_of_not_of_the_object():
 
 
 def test_another_environment_is_told_once_and_the_run_goes_on(tmp_path, monkeypatch):
-    solve(seeds=2, checkpoint=tmp_path, callback=lambda row: os.kill(os.getpid(), signal.SIGINT))
+    solve(seeds=2, checkpoint=tmp_path, callback=ctrl_c_at(20))
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "") + " --other")
     with pytest.warns(UserWarning, match=r"begun with XLA_FLAGS .*now .*--other") as caught:
         results = solve(seeds=2, checkpoint=tmp_path, resume=True)
