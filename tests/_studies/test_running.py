@@ -1,9 +1,11 @@
 """An experiment: what is kept, what is run again, what a killed process leaves."""
 
+import dataclasses
 import os
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import ANY
@@ -12,6 +14,10 @@ import numpy as np
 import pytest
 
 import bilevel as bl
+from bilevel._run.driver import run_one
+from bilevel._run.keeping import Passing
+from bilevel._run.opening import opened
+from bilevel._run.progress import Quiet
 from bilevel._studies.experiment import VARIANTS, Experiment
 from bilevel._studies.measures import final, score
 from bilevel._studies.record_files import RecordFiles
@@ -217,3 +223,89 @@ def test_runs_that_diverge_have_an_infinite_score(record, expected):
 def test_final_numbers_are_means_over_the_last_tenth():
     record = Record({"step": np.arange(101.0), "loss": np.where(np.arange(101) < 90, 7.0, np.arange(101))})
     assert final(record, "loss") == 95.0
+
+
+# ------------------------------------------------------------------ runs under way
+
+LONG = Stage(Experiment("long", "two numbers", start, 4000, {"described": METHODS}, evaluations=40), "described")
+
+ENDED = """
+import os, signal, sys, threading
+from pathlib import Path
+from bilevel._run import driver, keeping
+from test_running import LONG, RecordFiles, run
+number, folder = int(sys.argv[1]), Path(sys.argv[2])
+driver.CALL_SECONDS = 0.0
+begun, write = [], keeping.write_whole
+def writing(path, content):
+    write(path, content)
+    begun.append(path)
+    if len(begun) == 3:
+        os.kill(os.getpid(), number)
+keeping.write_whole = writing
+under_way = RecordFiles.under_way
+RecordFiles.under_way = lambda *a: under_way(*a).__class__(under_way(*a).folder, steps=50)
+run(LONG, range(2), RecordFiles(folder), False)
+"""
+
+AGAIN = """
+import sys
+from pathlib import Path
+from bilevel._run import keeping
+from test_running import LONG, RecordFiles, run
+begun, restore = [], keeping.Keeper.restore
+def restoring(self):
+    reached = restore(self)
+    begun.append(0 if reached is None else reached.step)
+    return reached
+keeping.Keeper.restore = restoring
+run(LONG, range(2), RecordFiles(Path(sys.argv[1])), False)
+sys.exit(0 if max(begun) > 0 else 1)
+"""
+
+
+def python_path():
+    here = os.path.dirname(__file__)
+    return os.environ | {"PYTHONPATH": os.pathsep.join([here, os.path.dirname(here), *sys.path])}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, -2)])
+def test_a_study_goes_on_in_the_middle_of_its_runs(number, code, tmp_path):
+    command = [sys.executable, "-c", ENDED, str(int(number)), str(tmp_path)]
+    ran = subprocess.run(command, env=python_path(), timeout=120, check=False, capture_output=True)
+    assert ran.returncode == code, ran.stderr
+    records = RecordFiles(tmp_path)
+    under_way = sorted(tmp_path.rglob("seed-*.unfinished/state-*"))
+    assert under_way
+    left = len(LONG.missing(records, SEEDS))
+    again = subprocess.run([sys.executable, "-c", AGAIN, str(tmp_path)], env=python_path(), timeout=120, check=False)
+    assert again.returncode == 0
+    assert left > 0
+    assert LONG.missing(records, SEEDS) == []
+    assert not list(tmp_path.rglob("*.unfinished"))
+
+
+def test_a_study_resumed_equals_one_that_never_stopped(tmp_path):
+    stopped, whole = RecordFiles(tmp_path / "stopped"), RecordFiles(tmp_path / "whole")
+    halt = threading.Event()
+    place = stopped.under_way(LONG.experiment, "described", "min-max", 0)
+    kept = dataclasses.replace(LONG.run(0, "min-max"), checkpoint=place, resume=True, callback=lambda row: halt.set())
+    with opened([kept], Passing) as [keeper]:
+        assert run_one(kept, Quiet(), halt, keeper).status == "interrupted"
+    with opened([kept], Passing) as [keeper]:
+        assert keeper.restore().step == 100
+    for records in (stopped, whole):
+        run(LONG, [0], records, progress=False)
+    ours, theirs = (records.read(LONG.experiment, "described", "min-max")[0] for records in (stopped, whole))
+    for name in set(COLUMNS) - {"seconds"}:
+        np.testing.assert_array_equal(ours[name], theirs[name])
+
+
+def test_what_is_under_way_of_another_version_is_begun_again(tmp_path):
+    records = RecordFiles(tmp_path)
+    halt, place = threading.Event(), records.under_way(LONG.experiment, "described", "min-max", 0)
+    other = dataclasses.replace(LONG.run(1, "min-max"), checkpoint=place, callback=lambda row: halt.set())
+    with opened([other], Passing) as [keeper]:
+        run_one(other, Quiet(), halt, keeper)
+    assert run(LONG, [0], records, progress=False).runs == 2
+    assert not list(tmp_path.rglob("*.unfinished"))

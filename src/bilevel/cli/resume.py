@@ -74,6 +74,8 @@ def _nothing(folder: Path) -> str:
 
 def _words(command: str, arguments: dict[str, Any]) -> list[str]:
     """As they would be typed; what they mean is checked by whoever parses them."""
+    if "out" in arguments:  # it is where the file is
+        raise ValueError("a command's folder is not among its arguments")
     positional = [str(value) for value in arguments.pop(COMMANDS[command], [])]
     each = [(n, v) for n, value in arguments.items() for v in (value if isinstance(value, list) else [value])]
     options = [f"--{name}" if value is True else f"--{name}={value}" for name, value in each]
