@@ -23,6 +23,7 @@ ROOMS = (
     ("solvers",),
     ("results",),
     ("divergence",),
+    ("loggers",),
     ("_run",),
     ("diagnostics",),
     ("theory",),
@@ -42,6 +43,7 @@ import sys
 import bilevel as bl
 bl.Problem, bl.Task, bl.solve, bl.MORBiT, bl.Tandem, bl.weightings.SimplexAscent, bl.recommended
 heavy = "scipy.optimize scipy.stats sklearn matplotlib typer rich pandas safetensors flax equinox".split()
+heavy += ["tensorboardX", "mlflow", "wandb"]
 print(*[name for name in heavy if name in sys.modules])
 """
 

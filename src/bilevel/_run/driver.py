@@ -55,6 +55,8 @@ def run_lanes(
     halt = threading.Event() if halt is None else halt
     keepers = [Unkept() for _ in runs] if keepers is None else keepers
     clock, lanes = _take_up(runs, keepers)
+    for run, lane in zip(runs, lanes, strict=True):
+        run.report.start(run, lane)
     settled, took = lanes, 0.0  # what a run goes on from: a call and what was due after it, or neither
     # Nothing is shown before the first call has compiled the steps.
     try:
@@ -74,6 +76,7 @@ def run_lanes(
                     continue
                 evaluated = len(lane.rows) > len(before[i].rows) or before[i].steps_per_second is None
                 bars[i].show(lane.step, *((lane.rows[-1].worst, lane.rows[-1].mean) if evaluated else ()))
+                runs[i].report.move(lane)
                 lanes[i] = _decide(runs[i], lane, clock) if lane.step > before[i].step else lane
             settled, took = list(lanes), clock.running_seconds - began
             for keeper, lane in zip(keepers, lanes, strict=True):
@@ -112,9 +115,11 @@ def _conclude(run: Run, lane: Reached, settled: Reached, bar: Bar, keeper: Unkep
     if goes_on:
         keeper.stop(settled)
     lane = lane if lane.rows[-1].step == lane.step else recording.add_row(run, lane)
+    run.report.move(lane)
     result = recording.result(run, lane)
     if not goes_on:
         keeper.end(lane, result)
+    run.report.end(lane.status, lane.message)
     bar.end(lane.status)
     return result
 

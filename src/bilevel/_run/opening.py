@@ -46,7 +46,9 @@ class _Opener:
         else:
             _check_kept(run, folder, kept, facts)
             self._changes |= {changes(kept.get("environment", {}), self._environment)} - {""}
+        run.report.keep_in(folder.path)
         keeper = self._kind(run, run.checkpoint, folder, self._environment, digest(facts))
+        keeper.tell = run.report.event
         self._stack.callback(keeper.close)
         return keeper
 

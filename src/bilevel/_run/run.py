@@ -15,6 +15,7 @@ from bilevel._core import values
 from bilevel._run.checkpoint import Checkpoint
 from bilevel._run.deadline import Deadline
 from bilevel._run.loop import Carry, Point, State
+from bilevel._run.reporting import Report
 from bilevel.divergence.base import DIVERGED as DIVERGED
 from bilevel.divergence.base import Policy
 from bilevel.divergence.stop import Stop
@@ -49,6 +50,7 @@ class Run:
         checkpoint: where the run is kept as it goes; None = nowhere.
         resume: go on with what is kept there; False = there must be nothing yet.
         deadline: when it must have ended; None = never.
+        report: who is told of it.
     """
 
     problem: BaseProblem
@@ -64,6 +66,7 @@ class Run:
     checkpoint: Checkpoint | None = None
     resume: bool = False
     deadline: Deadline | None = None
+    report: Report = dataclasses.field(default_factory=Report)
 
     def __post_init__(self) -> None:
         check_problem_type(self.problem)

@@ -13,10 +13,12 @@ from bilevel._run.compile_cache import compile_cache
 from bilevel._run.deadline import Deadline
 from bilevel._run.opening import opened
 from bilevel._run.progress import bar
+from bilevel._run.reporting import check, failures_told, reports
 from bilevel._run.run import Callback, Run, check_problem_type
 from bilevel._run.signals import noticed
 from bilevel.divergence.base import Policy
 from bilevel.divergence.stop import Stop
+from bilevel.loggers.base import Logger
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.problem import Problem
 from bilevel.results.result import Result
@@ -46,6 +48,7 @@ def solve(
     checkpoint: FolderPath | Checkpoint | None = None,
     resume: bool = False,
     seconds: float | None = None,
+    loggers: Sequence[Logger] = (),
 ) -> Result: ...
 @overload
 def solve(
@@ -65,6 +68,7 @@ def solve(
     checkpoint: FolderPath | Checkpoint | None = None,
     resume: bool = False,
     seconds: float | None = None,
+    loggers: Sequence[Logger] = (),
 ) -> Result: ...
 @overload
 def solve(
@@ -84,6 +88,7 @@ def solve(
     checkpoint: FolderPath | Checkpoint | None = None,
     resume: bool = False,
     seconds: float | None = None,
+    loggers: Sequence[Logger] = (),
 ) -> Results: ...
 @overload
 def solve(
@@ -103,6 +108,7 @@ def solve(
     checkpoint: FolderPath | Checkpoint | None = None,
     resume: bool = False,
     seconds: float | None = None,
+    loggers: Sequence[Logger] = (),
 ) -> Results: ...
 def solve(
     problem: BaseProblem,
@@ -121,6 +127,7 @@ def solve(
     checkpoint: FolderPath | Checkpoint | None = None,
     resume: bool = False,
     seconds: float | None = None,
+    loggers: Sequence[Logger] = (),
 ) -> Result | Results:
     """Runs a solver on a problem.
 
@@ -150,6 +157,8 @@ def solve(
             bit as if it had never stopped. False = a folder that holds a run is refused.
         seconds: how long this call may take, all in all; the run then stops early, in time to be written. None = no
             limit.
+        loggers: who gets the numbers of the run as it goes, such as `bl.loggers.Progress("run/progress.jsonl")` for
+            `bilevel watch run/`, or `bl.loggers.TensorBoard("runs")`. One that raises is switched off with a warning.
 
     Returns:
         A `Result`, or with `seeds` a `Results`, a sequence of them. Ctrl-C ends the run early, after about half a
@@ -169,9 +178,10 @@ def solve(
     place = Checkpoint.of(checkpoint)
     _check_keeping(place, resume, seconds, numbers)
     kept = {"resume": resume, "deadline": Deadline.after(seconds)}
+    told = reports(check(loggers), None if seeds is None else numbers)
     runs = [
-        Run(problem, solver, x, y, number, steps, every, patience, callback, on_divergence, own, **kept)
-        for number, own in zip(numbers, _places(place, seeds, numbers), strict=True)
+        Run(problem, solver, x, y, number, steps, every, patience, callback, on_divergence, own, report=report, **kept)
+        for number, own, report in zip(numbers, _places(place, seeds, numbers), told, strict=True)
     ]
     title = type(solver).__name__ if seeds is None else f"{len(runs)} runs"
     with (
@@ -179,6 +189,7 @@ def solve(
         opened(runs) as keepers,
         noticed(saves=place is not None) as signals,
         bar(title, len(runs) * steps, progress) as shown,
+        failures_told(runs),
     ):
         results = run_all(runs, shown, signals.halt, keepers)
     signals.exit_if_terminated()

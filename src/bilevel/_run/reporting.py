@@ -1,0 +1,163 @@
+"""What a run tells its loggers. One that raises is switched off: the run does not depend on who watches it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bilevel.loggers.base import Facts, Logger
+from bilevel.loggers.evaluation import Evaluation
+from bilevel.loggers.progress import Progress
+
+if TYPE_CHECKING:
+    from bilevel._run.run import Reached, Row, Run
+
+FAILED = "failed"  # the status of a run that an exception ended
+
+
+def check(loggers: object) -> tuple[Logger, ...]:
+    """The loggers that `solve` was given."""
+    if not isinstance(loggers, Sequence) or not all(isinstance(logger, Logger) for logger in loggers):
+        raise TypeError(
+            f"solve(loggers=...) got {loggers!r}: it needs a list of loggers, such as "
+            "[bl.loggers.Progress('progress.jsonl')]."
+        )
+    return tuple(loggers)
+
+
+class Report:
+    """The loggers of one run, those that raised switched off.
+
+    Args:
+        loggers: of this run alone.
+    """
+
+    def __init__(self, loggers: Sequence[Logger] = ()):
+        self.loggers = list(loggers)
+        self.folder: Path | None = None  # of the run, where it has one
+        self._run: Run | None = None
+        self._last: Reached | None = None  # the last that had something to tell
+        self._told = -1  # the last step whose evaluation was told
+        self._divergences = 0  # how many were told
+        self._ended = False
+
+    def keep_in(self, folder: Path) -> None:
+        """Also tells the folder of the run, in progress.jsonl: before the start."""
+        self.folder = folder
+        self.loggers.insert(0, Progress(folder / "progress.jsonl"))
+
+    def start(self, run: Run, reached: Reached) -> None:
+        """Before the first step of this process; a new run also tells the evaluation at its start.
+
+        A run that had ended before, and is only looked up, tells nothing.
+        """
+        if not self.loggers or not reached.running:
+            return
+        from bilevel import __version__
+
+        self._run, self._last, self._divergences = run, reached, len(reached.divergences)
+        facts = Facts(
+            title=type(run.solver).__name__,
+            solver=repr(run.solver),
+            seed=int(run.seed),
+            steps=int(run.steps),
+            tasks=tuple(map(str, run.problem.names)),
+            version=__version__,
+            comparable=run.problem.comparable_losses,
+            step=reached.step,
+            folder=None if self.folder is None else str(self.folder),
+        )
+        self._tell("start", lambda logger: logger.start(facts))
+        self._told = reached.step or -1
+        if reached.step == 0:
+            self._log(reached.rows[0], np.nan)
+
+    def move(self, reached: Reached) -> None:
+        """After a call: tells the evaluations and the divergences that are new."""
+        before = self._last
+        if not self.loggers or before is None:
+            return
+        self._tell_divergences(reached)
+        if reached.step < before.step:  # it went back, and takes these steps again
+            self._last, self._told = reached, min(self._told, reached.step)
+            return
+        rows = [row for row in reached.rows if row.step > self._told]
+        if not rows:
+            return
+        seconds = (reached.seconds - before.seconds) - (reached.compile_seconds - before.compile_seconds)
+        pace = (reached.step - before.step) / seconds if seconds > 0 and reached.step > before.step else np.nan
+        self._last = reached
+        for row in rows:
+            self._log(row, pace)
+
+    def event(self, kind: str, facts: Mapping[str, Any]) -> None:
+        """Something happened; between the start and the end only."""
+        if self._run is None or self._ended:
+            return
+        self._tell("event", lambda logger: logger.event(kind, facts))
+
+    def end(self, status: str, message: str) -> None:
+        """How the run ended, once; a run that never started says nothing."""
+        if self._run is None or self._ended:
+            return
+        self._ended = True
+        self._tell("end", lambda logger: logger.end(status, message))
+
+    def _tell_divergences(self, reached: Reached) -> None:
+        found = reached.divergences
+        for divergence in found[self._divergences :]:
+            self.event("divergence", divergence._asdict())
+        self._divergences = len(found)
+
+    def _log(self, row: Row, pace: float) -> None:
+        assert self._run is not None
+        self._told = row.step
+        evaluation = Evaluation(
+            step=row.step,
+            seconds=row.seconds,
+            names=tuple(map(str, self._run.problem.names)),
+            validation=np.copy(row.validation),  # copies: a logger may keep or change them
+            test=None if row.test is None else np.copy(row.test),
+            weights=np.copy(row.weights),
+            direction_norm=row.direction_norm,
+            upper_rate=row.upper_rate,
+            lower_rate=np.copy(row.lower_rate),
+            weights_rate=row.weights_rate,
+            steps_per_second=float(pace),
+        )
+        self._tell("log", lambda logger: logger.log(evaluation))
+
+    def _tell(self, what: str, call: Callable[[Logger], None]) -> None:
+        for logger in list(self.loggers):
+            try:
+                call(logger)
+            except Exception as error:
+                self.loggers.remove(logger)
+                warnings.warn(
+                    f"The logger {logger!r} raised in {what}() and is switched off; the run goes on. "
+                    f"{type(error).__name__}: {error}",
+                    stacklevel=2,
+                )
+
+
+def reports(loggers: Sequence[Logger], seeds: Sequence[int] | None) -> list[Report]:
+    """The report of a run (`seeds` is None), or of each run of several."""
+    if seeds is None:
+        return [Report(loggers)]
+    return [Report([logger.for_run(int(seed)) for logger in loggers]) for seed in seeds]
+
+
+@contextmanager
+def failures_told(runs: Sequence[Run]) -> Iterator[None]:
+    """Tells the loggers of all runs where an exception ends them, so that nobody waits for more."""
+    try:
+        yield
+    except BaseException as error:
+        for run in runs:
+            run.report.end(FAILED, f"{type(error).__name__}: {error}")
+        raise

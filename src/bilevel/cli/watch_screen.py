@@ -1,0 +1,246 @@
+"""The screen of `bilevel watch`: one run in full, or a line for each of several."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from bilevel._run import watching
+from bilevel._run.watching import Watched, WatchedRun
+from bilevel.cli import chart
+from bilevel.cli.numbers import duration, short
+
+CHART_ROWS = 5
+WORST_TASKS = 5
+MANY = 10  # evaluations
+STYLES = {
+    watching.RUNNING: "bold green",
+    watching.STARTING: "green",
+    "finished": "bold cyan",
+    "stopped early": "bold cyan",
+    "interrupted": "bold yellow",
+}  # what is not here went wrong, but for the next two
+STYLES |= dict.fromkeys((watching.NOTHING, watching.SILENT), "yellow")
+DEAD = "No process works on it and no end was written: it was killed, or its machine went down."
+
+
+def frame(watched: Watched, runs: Sequence[WatchedRun], console: Console) -> RenderableType:
+    """All that is shown at one time."""
+    if len(runs) == 1:
+        return _one(runs[0], str(watched.folder), console)
+    return _several(runs, str(watched.folder), console)
+
+
+# ------------------------------------------------------------------ one run
+
+
+def _one(run: WatchedRun, folder: str, console: Console) -> RenderableType:
+    name = " ".join([run.title or "a run", *([] if run.seed is None else [f"seed {run.seed}"])])
+    parts: list[RenderableType] = [_ends(Text(name, "bold"), _state(run.state)), Text(folder, "dim", overflow="fold")]
+    parts += [Text(line) for line in _words(run)]
+    if run.steps:
+        parts += [Text(), _progress(run, console)]
+    if run.seen:
+        parts += [Text(), _losses(run), Text(), *_chart(run, console), Text(), _tasks(run, console)]
+        parts += [Text(), _rates(run, console)]
+    return Group(*parts, *_happened("diverged", run.divergences), *_happened("trouble", run.problems))
+
+
+def _state(state: str) -> Text:
+    return Text(state, STYLES.get(state, "bold red"))
+
+
+def _ends(left: Text, right: Text) -> Table:
+    table = Table.grid(expand=True, padding=(0, 1))
+    table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column(justify="right", no_wrap=True)
+    table.add_row(left, right)
+    return table
+
+
+def _words(run: WatchedRun) -> list[str]:
+    """Sentences about the state."""
+    if run.ended is not None:
+        return [run.ended[1]] if run.ended[1] else []
+    if run.state == watching.DEAD:
+        kept = (
+            "" if run.checkpoint is None else f" Kept up to step {run.checkpoint[0]:,}; resume=True goes on from there."
+        )
+        return [DEAD + kept]
+    if run.state == watching.SILENT:
+        return [
+            f"Nothing was written for {duration(run.age(run.heard))}, and there is no lock that says who works on it."
+        ]
+    return {
+        watching.NOTHING: ["There is no run in this folder yet."],
+        watching.STARTING: ["Compiling; nothing is evaluated yet."],
+    }.get(run.state, [])
+
+
+def _progress(run: WatchedRun, console: Console) -> RenderableType:
+    width = max(10, min(40, console.width // 3))
+    full, empty = ("#", ".") if console.options.ascii_only else ("█", "░")
+    done = min(width, run.step * width // run.steps)
+    bar = Text.assemble((full * done, "green"), (empty * (width - done), "dim"))
+    top = bar + Text(f"  {run.step:,} of {run.steps:,} steps  {_percent(run)}")
+    facts = {
+        "took" if run.ended else "for": "" if math.isnan(run.seconds) else duration(run.seconds),
+        "left": "" if math.isnan(run.seconds_left) else f"about {duration(run.seconds_left)}",
+        "speed": "" if math.isnan(run.pace) else f"{short(run.pace)} steps/s",
+        "evaluated": ""
+        if run.ended or not run.last
+        else f"{duration(run.age(watching.number(run.last.get('time'))))} ago",
+        "checkpoint": "" if run.checkpoint is None else f"{duration(run.age(run.checkpoint[1]))} ago",
+        "resumed": f"{run.resumed} times" if run.resumed > 1 else "once" if run.resumed else "",
+    }
+    return Group(top, _pairs(facts, console))
+
+
+def _percent(run: WatchedRun) -> str:
+    return f"{min(100, 100 * run.step // run.steps)} %" if run.steps else ""
+
+
+def _pairs(facts: dict[str, str], console: Console) -> Text:
+    """Names and values, of which no pair is torn by the end of a line."""
+    lines: list[Text] = []
+    for pair in [Text.assemble((f"{name} ", "dim"), value) for name, value in facts.items() if value]:
+        if lines and len(lines[-1]) + 3 + len(pair) <= console.width:
+            lines[-1] = lines[-1] + Text("   ") + pair
+        else:
+            lines.append(pair)
+    return Text("\n").join(lines)
+
+
+def _losses(run: WatchedRun) -> Table:
+    table, best = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0)), run.best
+    table.add_column("loss", style="dim", header_style="dim")
+    for title in ("now", "best", "at step", "at the start"):
+        table.add_column(title, justify="right", header_style="dim")
+    first = run.seen[0]
+
+    def at_best(value: float) -> list[str]:
+        return ["", ""] if best is None else [short(value), f"{best.step:,}"]
+
+    worst, mean = run.number("validation/worst"), run.number("validation/mean")
+    table.add_row("worst", Text(short(worst), "bold"), *at_best(best.worst if best else 0), short(first.worst))
+    table.add_row("mean", short(mean), *at_best(best.mean if best else 0), short(first.mean))
+    if "test/worst" in run.last:
+        table.add_row("test worst", short(run.number("test/worst")), "", "", "")
+        table.add_row("test mean", short(run.number("test/mean")), "", "", "")
+    return table
+
+
+def _chart(run: WatchedRun, console: Console) -> list[RenderableType]:
+    shown = run.seen[1:] if len(run.seen) > MANY else run.seen  # the start, far above all, would leave no room
+    worst = [seen.worst for seen in shown]
+    finite = [value for value in worst if math.isfinite(value)]
+    if len(finite) < 2:
+        return []
+    labels = {0: short(max(finite)), CHART_ROWS - 1: short(min(finite))}
+    margin = max(map(len, labels.values()))
+    width = min(100, console.width - margin - 3)
+    wide = [value for value in worst for _ in range(max(1, min(4, width // len(worst))))]  # few values: wider columns
+    rows = chart.bars(wide, width, CHART_ROWS, console.options.ascii_only)
+    scale = ", log scale" if chart.is_log(worst) else ""
+    title = f"worst validation loss from step {shown[0].step:,} to {shown[-1].step:,}{scale}"
+    side = "|" if console.options.ascii_only else "│"
+    lines = [
+        Text.assemble((f"{labels.get(i, ''):>{margin}} {side}", "dim"), (row, "cyan"), no_wrap=True)
+        for i, row in enumerate(rows)
+    ]
+    return [Text(title, "dim"), *lines]
+
+
+def _tasks(run: WatchedRun, console: Console) -> Table:
+    told = run.tasks(50)
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column("worst tasks", header_style="dim", no_wrap=True, overflow="ellipsis", max_width=console.width // 2)
+    table.add_column("loss", justify="right", header_style="dim")
+    table.add_column("weight", justify="right", header_style="dim")
+    table.add_column(no_wrap=True)
+    largest = max([task.weight for task in told if math.isfinite(task.weight)], default=0.0)
+    full = "#" if console.options.ascii_only else "█"
+    for task in told[:WORST_TASKS]:
+        share = task.weight / largest if largest > 0 and math.isfinite(task.weight) else 0.0
+        table.add_row(Text(task.name), short(task.loss), short(task.weight, 3), Text(full * round(10 * share), "blue"))
+    return table
+
+
+def _rates(run: WatchedRun, console: Console) -> Text:
+    low, high = run.number("rate/lower smallest"), run.number("rate/lower largest")
+    lower = "" if math.isnan(low) else short(low, 3) if low == high else f"{short(low, 3)} to {short(high, 3)}"
+    singles = {"rate of x": "rate/upper", "of weights": "rate/weights", "direction": "direction norm"}
+    said = {name: "" if math.isnan(run.number(key)) else short(run.number(key), 3) for name, key in singles.items()}
+    return _pairs({"rate of x": said["rate of x"], "of y": lower, **said}, console)
+
+
+def _happened(word: str, found: Sequence[watching.Happened]) -> list[RenderableType]:
+    """How often, and the last in words."""
+    if not found:
+        return []
+    times = "once" if len(found) == 1 else f"{len(found)} times, the last"
+    line = Text.assemble((f"{word} {times} at step {found[-1].step:,}: ", "yellow"), found[-1].message)
+    return [Padding(line, (1, 0, 0, 0))]
+
+
+# ------------------------------------------------------------------ several
+
+
+def _several(runs: Sequence[WatchedRun], folder: str, console: Console) -> RenderableType:
+    counts = Counter(run.state for run in runs)
+    states = Text(", ").join([Text(f"{n} ") + _state(state) for state, n in counts.items()])
+    head = _ends(Text(f"{len(runs)} runs", "bold"), states)
+    fits = max(3, console.height - 8) if console.is_terminal else len(runs)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("run", header_style="dim", no_wrap=True, overflow="ellipsis", max_width=16)
+    table.add_column("state", header_style="dim", no_wrap=True)
+    for title in ("steps", "left", "worst", "best"):
+        table.add_column(title, justify="right", header_style="dim", no_wrap=True)
+    table.add_column("worst loss", header_style="dim", no_wrap=True)
+    if console.width >= 100:
+        table.add_column("worst task", header_style="dim", no_wrap=True, overflow="ellipsis", max_width=24)
+    for run in _most_telling(runs, fits):
+        table.add_row(*_row(run, console))
+    left_out = len(runs) - min(fits, len(runs))
+    parts = [head, Text(folder, "dim", overflow="fold"), Text(), table]
+    return Group(*parts, *([Text(f"and {left_out} more", "dim")] if left_out else []), Text(), _together(runs, console))
+
+
+def _most_telling(runs: Sequence[WatchedRun], count: int) -> list[WatchedRun]:
+    """Where there is no room for all: what went wrong, then what runs, then the rest, in their order."""
+    rank = {watching.RUNNING: 1, watching.STARTING: 1, "finished": 2, "stopped early": 2, watching.NOTHING: 3}
+    kept = sorted(range(len(runs)), key=lambda i: (rank.get(runs[i].state, 0), i))[:count]
+    return [runs[i] for i in sorted(kept)]
+
+
+def _row(run: WatchedRun, console: Console) -> list[RenderableType]:
+    left = "" if math.isnan(run.seconds_left) else duration(run.seconds_left)
+    worst = [seen.worst for seen in run.seen]
+    line = chart.bars(
+        worst[1:] if len(worst) > MANY else worst,
+        14 if console.width < 100 else 24,
+        ascii_only=console.options.ascii_only,
+    )[0]
+    numbers = [short(worst[-1]) if worst else "", short(run.best.worst) if run.best else ""]
+    task = [Text(task.name) for task in run.tasks(1)] or [Text()]
+    cells = [Text(watching.text(run.folder.name)), _state(run.state), _percent(run), left, *numbers, Text(line, "cyan")]
+    return [*cells, *(task if console.width >= 100 else [])]
+
+
+def _together(runs: Sequence[WatchedRun], console: Console) -> Text:
+    now = [run.seen[-1].worst for run in runs if run.seen]
+    left = [run.seconds_left for run in runs if not math.isnan(run.seconds_left)]
+    paces = [run.pace for run in runs if run.state == watching.RUNNING and not math.isnan(run.pace)]
+    facts = {
+        "worst loss now, mean of runs": short(sum(now) / len(now)) if now else "",
+        "left": f"about {duration(max(left))}" if left else "",
+        "speed": f"{short(sum(paces))} steps/s" if paces else "",
+        "diverged": ", ".join(watching.text(run.folder.name) for run in runs if run.divergences),
+    }
+    return _pairs(facts, console)
