@@ -77,16 +77,13 @@ def examine(folder: str, written: list[str], tally: Tally) -> None:
 
 def disturb(child: Child, cause: str, chance: random.Random, usual: float) -> bool:
     """Waits for the moment and strikes; False where the child ended first."""
-    if cause == "kill -9 in a write":
-        due = chance.randint(1, 4)
-        until = time.monotonic() + LONGEST
-        while len(child.said("writing")) < due and not child.said("end") and time.monotonic() < until:
-            time.sleep(0.002)
-        time.sleep(chance.uniform(0, 0.2))
-    else:
-        until = time.monotonic() + chance.uniform(0.2, 1.0) * usual
-        while time.monotonic() < until and not child.said("end"):
-            time.sleep(0.01)
+    # Counted in writes rather than seconds, as other work on the machine changes how long anything takes; 0 is before
+    # the first one, while it starts, compiles and reads.
+    due = chance.randint(1, 4) if "write" in cause else chance.randint(0, 8)
+    until = time.monotonic() + LONGEST
+    while len(child.said("writing")) < due and not child.said("end") and time.monotonic() < until:
+        time.sleep(0.002)
+    time.sleep(chance.uniform(0, 0.2 if due else usual))
     if child.said("end") or child.said("failed"):
         return False
     os.kill(child.pid, signal.SIGTERM if cause == "SIGTERM" else signal.SIGKILL)
