@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 STEPS, EVERY = 1200, 40
-SMALL, LARGE = 4_000, 2_100_000  # numbers in x, for states of about 100 kB and 50 MB
+SMALL, LARGE = 4_000, 3_130_000  # numbers in x, for states of about 100 kB and 50 MB
 
 
 class Setup(NamedTuple):
