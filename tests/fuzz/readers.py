@@ -1,0 +1,154 @@
+"""Everything that reads a file, as a function of bytes: what it may raise is told, all else is a crash."""
+
+import os
+import pathlib
+import tempfile
+import warnings
+
+import numpy as np
+
+import bilevel as bl
+from bilevel._core import array_files, documents
+from bilevel._studies import record_files
+from bilevel.results import storage
+
+FOLDER = pathlib.Path(tempfile.mkdtemp(prefix="bilevel-fuzz-"))
+REFUSALS = (ValueError, OSError)
+
+
+def _file(data: bytes, name: str = "f") -> pathlib.Path:
+    path = FOLDER / name
+    path.write_bytes(data)
+    return path
+
+
+def result(data: bytes) -> None:
+    """`bl.load` of any bytes."""
+    bl.load(_file(data)).summary()
+
+
+def signed_result(data: bytes) -> None:
+    """`bl.load` of any document under a right checksum, which no fuzzer finds by itself."""
+    _, _, document = data.partition(b"\0")
+    text = document.decode("utf-8", "surrogateescape")
+    try:
+        own = {"a": np.zeros(2), "history/step": np.zeros(1)}
+        content = _sealed(text, own)
+    except UnicodeEncodeError:
+        return
+    bl.load(_file(content)).summary()
+
+
+def _sealed(text: str, arrays: dict) -> bytes:
+    from safetensors.numpy import save
+
+    return save(arrays, {"bilevel": text, "sha256": array_files._checksum(text, arrays)})
+
+
+def header(data: bytes) -> None:
+    """A file of arrays with any header, its length told rightly."""
+    array_files.read(_file(len(data).to_bytes(8, "little") + data), storage.KIND)
+
+
+def document(data: bytes) -> None:
+    """A JSON text."""
+    documents.parse(data)
+
+
+def record(data: bytes) -> None:
+    """The CSV file of a run."""
+    record_files._read(_file(data, "seed-0.csv"))
+
+
+def facts(data: bytes) -> None:
+    """A JSON file of facts."""
+    _file(data, "facts.json")
+    record_files.RecordFiles(FOLDER).read_facts("facts")
+
+
+READERS = {
+    "result": result,
+    "signed result": signed_result,
+    "header": header,
+    "document": document,
+    "record": record,
+    "facts": facts,
+}
+
+
+def _run_folder(data: bytes) -> None:
+    """run.json of a run that is kept."""
+    from bilevel._run.run_folder import RunFolder
+
+    folder = RunFolder(FOLDER / "run")
+    try:
+        (folder.path / "run.json").write_bytes(data)
+        folder.description()
+    finally:
+        folder.close()
+
+
+def _state(data: bytes) -> None:
+    """A state of a run that is kept."""
+    from bilevel._run import state_files
+
+    state_files.read(_file(data))
+
+
+def all_readers() -> dict:
+    """Those of this version: states and folders of runs where there are some."""
+    found = dict(READERS)
+    try:
+        import bilevel._run.run_folder  # noqa: F401
+
+        found |= {"run folder": _run_folder, "state": _state}
+    except ImportError:
+        pass
+    try:
+        from bilevel.loggers import progress
+
+        read = getattr(progress, "read", None)
+        found |= {} if read is None else {"progress": lambda data: list(read(_file(data, "progress.jsonl")))}
+    except ImportError:
+        pass
+    return found
+
+
+def feed(reader, data: bytes) -> bool:
+    """Whether the reader took the bytes; False where it refused them in words. All else is raised."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            reader(data)
+    except REFUSALS as error:
+        if not str(error):
+            raise AssertionError(f"{type(error).__name__} without words") from error
+        return False
+    return True
+
+
+def seeds() -> dict[str, list[bytes]]:
+    """What a fuzzer begins with: small files that are right."""
+    saved = pathlib.Path(__file__).parents[1] / "results" / "data" / "result-0.1.0.safetensors"
+    content = saved.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    text = documents.parse(content[8 : 8 + length])["__metadata__"]["bilevel"].encode()
+    table = (",".join(record_files.COLUMNS) + "\n" + ",".join("1" * len(record_files.COLUMNS)) + "\n").encode()
+    return {
+        "result": [content],
+        "signed result": [b"\0" + text],
+        "header": [content[8 : 8 + length], b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'],
+        "document": [text],
+        "record": [table],
+        "facts": [b'{"a": 1.5, "b": "text"}'],
+        "run folder": [b'{"format": "bilevel.run", "version": 1, "identity": {}}'],
+        "state": [content],
+        "progress": [b'{"event": "start", "time": 1.0}\n{"event": "end"'],
+    }
+
+
+def forget() -> None:
+    """Removes the files."""
+    for path in sorted(FOLDER.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    os.rmdir(FOLDER)
