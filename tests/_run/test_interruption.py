@@ -285,17 +285,17 @@ KILLED = """
 name, folder, moment = sys.argv[1:]
 from bilevel._run import driver
 driver.CALL_SECONDS = 0.0  # a call for every step, and a state for every call
-rows = []
+begun = []
 def note(row):
-    rows.append(row)
-    if len(rows) == 1:
+    if not begun and any(name.startswith("state-") for name in os.listdir(folder)):
+        begun.append(row)
         threading.Timer(float(moment), os.kill, (os.getpid(), signal.SIGKILL)).start()
 solve(name, 20_000, every=10, checkpoint=bl.Checkpoint(folder, steps=1), callback=note)
 """
 
 
 def kill_and_resume(name, folder, moment):
-    """Killed so many seconds after its first evaluation; its states are read, and the run goes on to an end."""
+    """Killed so many seconds after its first state was written; its states are read, and the run goes on to an end."""
     started = process("import threading" + KILLED, name, folder, moment)
     assert ended(started) == -signal.SIGKILL
     written = states(folder)
