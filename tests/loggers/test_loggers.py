@@ -145,8 +145,8 @@ def test_a_run_that_ends_otherwise_says_how():
         result = solve(solver=bl.MORBiT(0.1, 1e30), loggers=[diverged])
     assert diverged.calls[-1] == ("end", "diverged", result.message)
     assert [call[1].step for call in diverged.calls if call[0] == "log"][-1] == result.steps
-    [(_, kind, facts)] = [call for call in diverged.calls if call[0] == "event"]
-    assert (kind, facts["step"], facts["message"]) == ("divergence", result.steps, result.message)
+    [facts] = [call[1] for call in diverged.calls if call[0] == "divergence"]
+    assert (facts["step"], facts["message"]) == (result.steps, result.message)
 
     def broken(row):
         raise KeyError("column")
