@@ -94,7 +94,9 @@ class UnevenWeights(Changed):
     """The first task counts more, whichever it is."""
 
     def change(self, state):
-        return state._replace(weights=0.9 * state.weights + 0.1 * jnp.eye(state.weights.shape[0])[0])
+        return state._replace(
+            weights=0.9 * state.weights + 0.1 * jnp.eye(*state.weights.shape, dtype=state.weights.dtype)[0]
+        )
 
 
 @bl.part
@@ -160,6 +162,38 @@ class OneLoss(Right):
 
 
 @bl.part
+class DoubleLosses(Right):
+    def step(self, problem, state, key):
+        state, info = Right.step(self, problem, state, key)
+        return state, info._replace(losses=info.losses.astype(jnp.float64))
+
+
+@bl.part
+class DoubleStep(Changed):
+    """x is in float64 from the first step on."""
+
+    def change(self, state):
+        return state._replace(x=jax.tree.map(lambda a: a.astype(jnp.float64), state.x))
+
+
+@bl.part
+class NoWeightAlone(Changed):
+    def change(self, state):
+        return state._replace(weights=state.weights * (state.weights.shape[0] > 1))
+
+
+@bl.part
+class OtherInSinglePrecision(Changed):
+    def change(self, state):
+        return state._replace(x={**state.x, "b": state.x["b"] * (0.9 if state.x["b"].dtype == jnp.float32 else 1.0)})
+
+
+@bl.part
+class ChoosesNoRate(Right):
+    chooses_rates = True
+
+
+@bl.part
 class NamedRate(Right):
     """Its rate is `upper_lr`, and it does not report it."""
 
@@ -185,7 +219,12 @@ class Diverges(Right):
         (OneKey(), "another key gives the same run"),
         (StaticRate(), "compile again"),
         (DoublePrecision(), "become float32 and float64"),
-        (OneLoss(), r"Info\.?.*is float64\[25\]"),
+        (OneLoss(), r"Info\.?.*is float32\[25\]"),
+        (DoubleLosses(), r"Info\.losses is float64\[25, 5\]"),
+        (DoubleStep(), r"state after a step\.x.* is float64"),
+        (NoWeightAlone(), "one task alone has the weight .*0"),
+        (OtherInSinglePrecision(), "in float32 under vmap x of one task alone"),
+        (ChoosesNoRate(), "Info.upper_rate is nan where it is to be chosen"),
         (NamedRate(), "Info.upper_rate is nan, but upper_lr is 0.05"),
         (Diverges(), "not finite"),
         (bl.GDA(upper_lr=-1.0), "refuses it"),

@@ -18,12 +18,13 @@ from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Halves, Info, State
 from bilevel.testing.comparing import other_values, precision, require, require_like, require_pytree
 from bilevel.testing.example_problems import BOX, KINDS, Example, Setting, make
+from bilevel.testing.keys import quick_key
 
 STEPS = 25
 SWAPPED = (2, 3, 0, 1, 4)  # another order of the tasks, of the same shapes
-# How near a run in float32 must be to that in float64, and runs that differ in the order of sums only.
+# How near a run in float32 must be to that in float64, and runs in float32 that differ in the order of sums only.
 close = functools.partial(np.allclose, rtol=0, atol=1e-3)
-equal = functools.partial(np.allclose, rtol=1e-9, atol=1e-12)
+equal = functools.partial(np.allclose, rtol=1e-5, atol=1e-5)
 
 
 class Trajectory(NamedTuple):
@@ -51,7 +52,7 @@ class CompiledRun:
 
     def __call__(self, example: Example, key: int = 1, solver: Solver | None = None) -> FinishedRun:
         """A run of `STEPS` steps."""
-        return self.compiled(self.solver if solver is None else solver, example, jax.random.key(key))
+        return self.compiled(self.solver if solver is None else solver, example, quick_key(key))
 
     def _run(self, solver: Solver, example: Example, key: jax.Array) -> FinishedRun:
         self.traces += 1
@@ -61,22 +62,22 @@ class CompiledRun:
             state, info = solver.step(problem, state, jax.random.fold_in(key, k))
             return state, Trajectory(state.x, state.weights, info)
 
-        first = solver.start(problem, x, y, jax.random.key(0), jnp.asarray(STEPS, jnp.int32))
+        first = solver.start(problem, x, y, quick_key(0), jnp.asarray(STEPS, jnp.int32))
         return FinishedRun(*jax.lax.scan(one, first, jnp.arange(STEPS)))
 
 
 def check_solver(solver: Solver) -> None:
     """Raises an AssertionError unless a solver does what every solver must.
 
-    It runs 25 steps on small problems of the kind that it solves (`problem_type`): tasks of different sizes in two
-    groups, batches of rows, a box around x that leaves one entry no room. Give it rates with which it moves on losses
-    of size 1; rates that it leaves to be chosen are chosen.
+    It runs 25 steps on small problems of the kind that it solves (`problem_type`): in float32 with tasks of different
+    sizes in two groups, batches of rows, a box around x that leaves one entry no room; and in both precisions with one
+    task. Give it rates with which it moves on losses of size 1; rates that it leaves to be chosen are chosen.
 
     The state keeps its structure, shapes and dtypes, says what belongs to tasks, and comes back from a file bit by bit;
-    x, y and the weights move, stay finite and in their sets; `Info` has what it says; the same key gives the same run
-    and another key another one; other numbers in the solver do not compile again; permuting tasks permutes their
-    weights (unless the solver draws more than rows); float32 stays float32, runs under `jax.vmap`, and is near to
-    float64; one task alone has the weight 1, also with the rates chosen where the solver can choose them.
+    float32 stays float32; x, y and the weights move, stay finite and in their sets; `Info` has what it says; the same
+    key gives the same run and another key another one; other numbers in the solver do not compile again; permuting
+    tasks permutes their weights (unless the solver draws more than rows); one task alone has the weight 1, also with
+    the rates chosen where the solver can choose them, and its runs in float32 under `jax.vmap` are near to float64.
 
     >>> import bilevel as bl
     >>> check_solver(bl.GDA(0.05, bl.weightings.SimplexAscent(0.05)))
@@ -87,7 +88,8 @@ def check_solver(solver: Solver) -> None:
     require(kinds, f"{solver}: problem_type is {solver.problem_type.__name__}, and there is no such problem to try.")
     setting, runner = Setting(kinds[0]), CompiledRun(solver)
     with precision(jnp.float64):
-        example = make(setting, jnp.float64)
+        # With float64 enabled, so that what does not stay in float32 shows.
+        example = make(setting, jnp.float32)
         try:
             solver.check(example.problem)
         except (TypeError, ValueError) as error:
@@ -103,14 +105,13 @@ def check_solver(solver: Solver) -> None:
         _check_keys(runner, example, ran)
         _check_file(solver, ran.last)
         _check_order(runner, setting)
-        _check_single_precision(runner, setting, ran)
         _check_alone(runner, setting)
 
 
 def _check_structure(solver: Solver, example: Example) -> None:
     """A step returns what it should, and keeps the state's structure; without this, a run cannot be compiled."""
     problem, x, y = example
-    key = jax.random.key(0)
+    key = quick_key(0)
     start = functools.partial(solver.start, problem)
     first = jax.eval_shape(start, x, y, key, jnp.asarray(STEPS, jnp.int32))
     require(isinstance(first, State), f"{solver}: start returned a {type(first).__name__}: it needs a bl.State.")
@@ -124,6 +125,8 @@ def _check_state(solver: Solver, example: Example, ran: FinishedRun) -> None:
     (problem, x, y), last, info = example, ran.last, ran.path.info
     require(isinstance(last, State), f"{solver}: start returned a {type(last).__name__}: it needs a bl.State.")
     require(isinstance(info, Info), f"{solver}: step reports a {type(info).__name__}: it needs a bl.Info.")
+    types = {str(leaf.dtype) for leaf in jax.tree.leaves((last.x, last.y, last.weights))}
+    require(types == {"float32"}, f"{solver}: from float32, x, y and the weights become {' and '.join(sorted(types))}.")
     require_like(f"{solver}: the state's x", last.x, x)
     require_like(f"{solver}: the state's y", last.y, y)
     sizes = {group.size for group in problem.groups} | {problem.size}
@@ -149,7 +152,7 @@ def _check_moves(solver: Solver, example: Example, ran: FinishedRun) -> None:
     inside = np.all((w >= BOX[0]) & (w <= BOX[1])) and not np.any(w[:, 2])
     require(inside, f"{solver}: x leaves its constraint: project it with problem.constraint.project(x).")
     weights = np.asarray(path.weights)
-    on_simplex = np.all(weights >= 0) and np.allclose(weights.sum(axis=1), 1, rtol=0, atol=1e-12)
+    on_simplex = np.all(weights >= 0) and np.allclose(weights.sum(axis=1, dtype=float), 1, rtol=0, atol=1e-6)
     require(on_simplex, f"{solver}: the weights leave the simplex.")
     require(
         not _moves_weights(solver) or np.ptp(weights[-1]) > 0,
@@ -158,7 +161,7 @@ def _check_moves(solver: Solver, example: Example, ran: FinishedRun) -> None:
 
 
 def _check_info(solver: Solver, example: Example, info: Info) -> None:
-    n, dtype = example.problem.size, info.losses.dtype
+    n, dtype = example.problem.size, example.x["b"].dtype
     row, number = jnp.zeros((STEPS, n), dtype), jnp.zeros(STEPS, dtype)
     require_like(f"{solver}: Info", info, Info(row, number, number, row, number))
     require(np.all(np.isfinite(info.losses)), f"{solver}: Info.losses are not all finite.")
@@ -179,7 +182,7 @@ def _check_keys(runner: CompiledRun, example: Example, ran: FinishedRun) -> None
     require(same(ran, runner(example)), f"{solver}: the same key gives another run: a step must be pure.")
     other = runner(example, key=2).last.x
     require(not same(ran.last.x, other), f"{solver}: another key gives the same run: draw rows with the step's key.")
-    runner.compiled.trace(other_values(solver), example, jax.random.key(1))
+    runner.compiled.trace(other_values(solver), example, quick_key(1))
     require(
         runner.traces == traces,
         f"{solver}: other numbers in the solver compile again: declare them as data, with bl.leaf().",
@@ -209,7 +212,7 @@ def _check_order(runner: CompiledRun, setting: Setting) -> None:
     """Permuting tasks permutes their weights, where batches do not differ."""
     for batch in (setting.batch, None):  # a method that remembers which rows came when needs them all at once
         alike = setting._replace(noise=0.0, batch=batch)
-        example, permuted = (make(alike._replace(order=order), jnp.float64) for order in (setting.order, SWAPPED))
+        example, permuted = (make(alike._replace(order=order), jnp.float32) for order in (setting.order, SWAPPED))
         plain = runner(example).last
         if equal(plain.weights, runner(example, key=2).last.weights):
             break
@@ -221,27 +224,12 @@ def _check_order(runner: CompiledRun, setting: Setting) -> None:
     require(equal(plain.x["b"], other.x["b"]), f"{name} lead to another x.")
 
 
-def _check_single_precision(runner: CompiledRun, setting: Setting, ran: FinishedRun) -> None:
-    """Runs in float32, several at once, are those in float64 up to rounding."""
-    solver, example = runner.solver, make(setting, jnp.float32)
-    keys = jax.vmap(jax.random.key)(jnp.array([1, 2]))
-    many = jax.vmap(lambda key: runner.compiled(solver, example, key))(keys).last
-    types = {str(leaf.dtype) for leaf in jax.tree.leaves((many.x, many.y, many.weights))}
-    require(types == {"float32"}, f"{solver}: from float32, x, y and the weights become {' and '.join(sorted(types))}.")
-    name = f"{solver}: in float32 under vmap"
-    require(close(ran.last.weights, many.weights[0]), f"{name} the weights are not those in float64.")
-    for a, b in zip(jax.tree.leaves(ran.last.x), jax.tree.leaves(many.x), strict=True):
-        require(close(a, b[0]), f"{name} x is not that in float64.")
-    apart = float(jnp.max(jnp.abs(many.x["b"][0] - many.x["b"][1])))
-    require(apart > 1e-4, f"{name} two keys give the same run.")
-
-
 def _check_alone(runner: CompiledRun, setting: Setting) -> None:
-    """One task has the weight 1; rates that are chosen are finite and positive."""
-    solver = runner.solver
+    """One task has the weight 1, rates that are chosen are positive, and float32 is near to float64."""
+    solver, alone = runner.solver, setting._replace(order=(0,))
     if solver.chooses_rates:
         solver = replace(solver, **_without_rates(solver))
-    last, path = runner(make(setting._replace(order=(0,)), jnp.float64), solver=solver)
+    last, path = runner(make(alone, jnp.float64), solver=solver)
     require(np.array_equal(last.weights, [1.0]), f"{solver}: one task alone has the weight {last.weights}, not 1.")
     require(all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((last.x, last.y))), f"{solver} diverges there.")
     if solver.chooses_rates:
@@ -251,6 +239,22 @@ def _check_alone(runner: CompiledRun, setting: Setting) -> None:
             require(
                 chosen, f"{solver}: Info.{name} is {rate.min()} where it is to be chosen: it needs a positive rate."
             )
+    _check_single_precision(runner, solver, alone)
+
+
+def _check_single_precision(runner: CompiledRun, solver: Solver, alone: Setting) -> None:
+    """Runs in float32, several at once, are those in float64 up to rounding."""
+    single, double = (make(alone, dtype) for dtype in (jnp.float32, jnp.float64))
+    keys = (1, 2)
+    many = jax.vmap(lambda key: runner.compiled(solver, single, key))(jax.vmap(quick_key)(jnp.array(keys))).last
+    for k, key in enumerate(keys):
+        wanted = runner(double, key=key, solver=solver).last
+        for name in ("x", "y", "weights"):
+            for a, b in zip(*(jax.tree.leaves(getattr(state, name)) for state in (wanted, many)), strict=True):
+                require(
+                    close(a, b[k]),
+                    f"{solver}: in float32 under vmap {name} of one task alone is {b[k]}, and {a} in float64.",
+                )
 
 
 def _moves_weights(solver: Solver) -> bool:
