@@ -35,7 +35,7 @@ def _seeded(seed: jax.Array) -> jax.Array:
     return _hash((jnp.asarray(seed).astype(jnp.uint32) + jnp.arange(1, 3, dtype=jnp.uint32)) * GOLDEN)
 
 
-def _folded(key: jax.Array, data: jax.Array) -> jax.Array:
+def _folded(key: jax.Array, data: int | jax.Array) -> jax.Array:
     return _hash(key + (jnp.asarray(data).astype(jnp.uint32) + 1) * GOLDEN)
 
 
