@@ -18,7 +18,6 @@ from bilevel.problem import initial_point
 from bilevel.problem.per_task import PerTask
 from bilevel.problems import noisy_ball
 from bilevel.trackers import Momentum, Storm
-from bilevel.trackers.saga import look_up, start_table
 from bilevel.weightings import Average, SimplexAscent
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0)
@@ -203,17 +202,6 @@ def test_stable_has_no_tracking_lag():
     first = np.array([3.0, -2.0]) - B @ np.array([0.3, 0.4])
     assert np.ptp(np.asarray(states.x), axis=0).max() > 0.1
     assert_close(gaps, (1 - beta * a) ** np.arange(1, 21)[:, None] * first, atol=1e-12)
-
-
-def test_the_mean_of_saga_over_the_blocks_is_the_full_value():
-    generator = np.random.default_rng(0)
-    shares = jnp.array([0.3, 0.3, 0.3, 0.1])
-    old, new = generator.normal(size=(2, 4, 3))
-    directions = [look_up(start_table(jnp.array(old), shares), j, jnp.array(new[j]), shares[j])[0] for j in range(4)]
-    assert_close(shares @ jnp.stack(directions), shares @ new, atol=1e-14)
-    direction, table = look_up(start_table(jnp.array(new), shares), 2, jnp.array(new[2]), shares[2])
-    assert_close(direction, shares @ new, atol=1e-14)
-    assert_close(table.mean, shares @ new, atol=1e-14)
 
 
 def ragged(batch):
