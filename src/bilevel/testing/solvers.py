@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -22,9 +24,9 @@ from bilevel.testing.keys import quick_key
 
 STEPS = 25
 SWAPPED = (2, 3, 0, 1, 4)  # another order of the tasks, of the same shapes
-# How near a run in float32 must be to that in float64, and runs in float32 that differ in the order of sums only.
+# How near a run in float32 must be to that in float64, and runs that differ in the order of sums only.
 close = functools.partial(np.allclose, rtol=0, atol=1e-3)
-equal = functools.partial(np.allclose, rtol=1e-5, atol=1e-5)
+equal = functools.partial(np.allclose, rtol=1e-9, atol=1e-12)
 
 
 class Trajectory(NamedTuple):
@@ -69,15 +71,15 @@ class CompiledRun:
 def check_solver(solver: Solver) -> None:
     """Raises an AssertionError unless a solver does what every solver must.
 
-    It runs 25 steps on small problems of the kind that it solves (`problem_type`): in float32 with tasks of different
-    sizes in two groups, batches of rows, a box around x that leaves one entry no room; and in both precisions with one
-    task. Give it rates with which it moves on losses of size 1; rates that it leaves to be chosen are chosen.
+    It runs 25 steps on small problems of the kind that it solves (`problem_type`): tasks of different sizes in two
+    groups, batches of rows, a box around x that leaves one entry no room; and in both precisions with one task. Give it
+    rates with which it moves on losses of size 1; rates that it leaves to be chosen are chosen.
 
     The state keeps its structure, shapes and dtypes, says what belongs to tasks, and comes back from a file bit by bit;
-    float32 stays float32; x, y and the weights move, stay finite and in their sets; `Info` has what it says; the same
-    key gives the same run and another key another one; other numbers in the solver do not compile again; permuting
-    tasks permutes their weights (unless the solver draws more than rows); one task alone has the weight 1, also with
-    the rates chosen where the solver can choose them, and its runs in float32 under `jax.vmap` are near to float64.
+    x, y and the weights move, stay finite and in their sets; `Info` has what it says; the same key gives the same run
+    and another key another one; other numbers in the solver do not compile again; permuting tasks permutes their
+    weights (unless the solver draws more than rows); one task alone has the weight 1, also with the rates chosen where
+    the solver can choose them, and its runs in float32 under `jax.vmap` stay in float32 and are near to float64.
 
     >>> import bilevel as bl
     >>> check_solver(bl.GDA(0.05, bl.weightings.SimplexAscent(0.05)))
@@ -88,17 +90,13 @@ def check_solver(solver: Solver) -> None:
     require(kinds, f"{solver}: problem_type is {solver.problem_type.__name__}, and there is no such problem to try.")
     setting, runner = Setting(kinds[0]), CompiledRun(solver)
     with precision(jnp.float64):
-        # With float64 enabled, so that what does not stay in float32 shows.
-        example = make(setting, jnp.float32)
+        example = make(setting, jnp.float64)
         try:
             solver.check(example.problem)
         except (TypeError, ValueError) as error:
             raise AssertionError(f"{solver}.check(problem) refuses it: {error}") from error
-        try:
+        with _structure_checked(solver, example):
             ran = runner(example)
-        except (AttributeError, TypeError):
-            _check_structure(solver, example)
-            raise
         _check_state(solver, example, ran)
         _check_moves(solver, example, ran)
         _check_info(solver, example, ran.path.info)
@@ -106,6 +104,16 @@ def check_solver(solver: Solver) -> None:
         _check_file(solver, ran.last)
         _check_order(runner, setting)
         _check_alone(runner, setting)
+
+
+@contextlib.contextmanager
+def _structure_checked(solver: Solver, example: Example) -> Iterator[None]:
+    """Where a run cannot be compiled, says what is wrong with a step."""
+    try:
+        yield
+    except (AttributeError, TypeError):
+        _check_structure(solver, example)
+        raise
 
 
 def _check_structure(solver: Solver, example: Example) -> None:
@@ -125,8 +133,6 @@ def _check_state(solver: Solver, example: Example, ran: FinishedRun) -> None:
     (problem, x, y), last, info = example, ran.last, ran.path.info
     require(isinstance(last, State), f"{solver}: start returned a {type(last).__name__}: it needs a bl.State.")
     require(isinstance(info, Info), f"{solver}: step reports a {type(info).__name__}: it needs a bl.Info.")
-    types = {str(leaf.dtype) for leaf in jax.tree.leaves((last.x, last.y, last.weights))}
-    require(types == {"float32"}, f"{solver}: from float32, x, y and the weights become {' and '.join(sorted(types))}.")
     require_like(f"{solver}: the state's x", last.x, x)
     require_like(f"{solver}: the state's y", last.y, y)
     sizes = {group.size for group in problem.groups} | {problem.size}
@@ -152,7 +158,7 @@ def _check_moves(solver: Solver, example: Example, ran: FinishedRun) -> None:
     inside = np.all((w >= BOX[0]) & (w <= BOX[1])) and not np.any(w[:, 2])
     require(inside, f"{solver}: x leaves its constraint: project it with problem.constraint.project(x).")
     weights = np.asarray(path.weights)
-    on_simplex = np.all(weights >= 0) and np.allclose(weights.sum(axis=1, dtype=float), 1, rtol=0, atol=1e-6)
+    on_simplex = np.all(weights >= 0) and np.allclose(weights.sum(axis=1), 1, rtol=0, atol=1e-12)
     require(on_simplex, f"{solver}: the weights leave the simplex.")
     require(
         not _moves_weights(solver) or np.ptp(weights[-1]) > 0,
@@ -160,10 +166,14 @@ def _check_moves(solver: Solver, example: Example, ran: FinishedRun) -> None:
     )
 
 
-def _check_info(solver: Solver, example: Example, info: Info) -> None:
+def _check_shapes(solver: Solver, example: Example, info: Info) -> None:
     n, dtype = example.problem.size, example.x["b"].dtype
     row, number = jnp.zeros((STEPS, n), dtype), jnp.zeros(STEPS, dtype)
     require_like(f"{solver}: Info", info, Info(row, number, number, row, number))
+
+
+def _check_info(solver: Solver, example: Example, info: Info) -> None:
+    _check_shapes(solver, example, info)
     require(np.all(np.isfinite(info.losses)), f"{solver}: Info.losses are not all finite.")
     lr = getattr(solver, "upper_lr", None)
     if not values.is_number(lr) or getattr(solver, "upper_rule", None) not in (None, optax.sgd):
@@ -212,7 +222,7 @@ def _check_order(runner: CompiledRun, setting: Setting) -> None:
     """Permuting tasks permutes their weights, where batches do not differ."""
     for batch in (setting.batch, None):  # a method that remembers which rows came when needs them all at once
         alike = setting._replace(noise=0.0, batch=batch)
-        example, permuted = (make(alike._replace(order=order), jnp.float32) for order in (setting.order, SWAPPED))
+        example, permuted = (make(alike._replace(order=order), jnp.float64) for order in (setting.order, SWAPPED))
         plain = runner(example).last
         if equal(plain.weights, runner(example, key=2).last.weights):
             break
@@ -243,14 +253,18 @@ def _check_alone(runner: CompiledRun, setting: Setting) -> None:
 
 
 def _check_single_precision(runner: CompiledRun, solver: Solver, alone: Setting) -> None:
-    """Runs in float32, several at once, are those in float64 up to rounding."""
+    """Runs in float32, several at once, stay in float32 and are those in float64 up to rounding."""
     single, double = (make(alone, dtype) for dtype in (jnp.float32, jnp.float64))
     keys = (1, 2)
-    many = jax.vmap(lambda key: runner.compiled(solver, single, key))(jax.vmap(quick_key)(jnp.array(keys))).last
+    with _structure_checked(solver, single):  # with float64 enabled, so that what does not stay in float32 shows
+        many = jax.vmap(lambda key: runner.compiled(solver, single, key))(jax.vmap(quick_key)(jnp.array(keys)))
+    types = {str(leaf.dtype) for leaf in jax.tree.leaves((many.last.x, many.last.y, many.last.weights))}
+    require(types == {"float32"}, f"{solver}: from float32, x, y and the weights become {' and '.join(sorted(types))}.")
+    _check_shapes(solver, single, jax.tree.map(lambda leaf: leaf[0], many.path.info))
     for k, key in enumerate(keys):
         wanted = runner(double, key=key, solver=solver).last
         for name in ("x", "y", "weights"):
-            for a, b in zip(*(jax.tree.leaves(getattr(state, name)) for state in (wanted, many)), strict=True):
+            for a, b in zip(*(jax.tree.leaves(getattr(state, name)) for state in (wanted, many.last)), strict=True):
                 require(
                     close(a, b[k]),
                     f"{solver}: in float32 under vmap {name} of one task alone is {b[k]}, and {a} in float64.",
