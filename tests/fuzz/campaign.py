@@ -16,7 +16,7 @@ def main() -> None:
     for i, seed in enumerate(readers.seeds()[name]):
         with open(os.path.join(corpus, f"seed-{i}"), "wb") as file:
             file.write(seed)
-    reader = readers.all_readers()[name]
+    reader = readers.READERS[name]
     options = [
         f"-max_total_time={seconds}",
         "-max_len=20000",
@@ -35,6 +35,6 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["list"]:
         from fuzz import readers
 
-        print("\n".join(readers.all_readers()))
+        print("\n".join(readers.READERS))
     else:
         main()

@@ -1,19 +1,31 @@
 """Everything that reads a file, as a function of bytes: what it may raise is told, all else is a crash."""
 
+import io
 import os
 import pathlib
 import tempfile
 import warnings
 
 import numpy as np
+from rich.console import Console
 
 import bilevel as bl
 from bilevel._core import array_files, documents
+from bilevel._run import state_files
+from bilevel._run.run_folder import RunFolder
+from bilevel._run.watching import Watched
 from bilevel._studies import record_files
+from bilevel.cli.watch import print_frame
 from bilevel.results import storage
 
 FOLDER = pathlib.Path(tempfile.mkdtemp(prefix="bilevel-fuzz-"))
 REFUSALS = (ValueError, OSError)
+LINES = b"""{"event": "start", "time": 1.0, "seed": 0, "steps": 9, "step": 0, "tasks": ["a"]}
+{"event": "evaluation", "time": 2.0, "step": 0, "worst": 1.5, "mean": 1.5, "tasks": {"a": [1.5, 1.0]}}
+{"event": "divergence", "time": 3.0, "step": 2, "back_to": 1, "message": "m"}
+{"event": "checkpoint", "time": 4.0, "step": 2}
+{"event": "end", "time": 5.0, "status": "finished"}
+{"event": "e"""
 
 
 def _file(data: bytes, name: str = "f") -> pathlib.Path:
@@ -66,20 +78,8 @@ def facts(data: bytes) -> None:
     record_files.RecordFiles(FOLDER).read_facts("facts")
 
 
-READERS = {
-    "result": result,
-    "signed result": signed_result,
-    "header": header,
-    "document": document,
-    "record": record,
-    "facts": facts,
-}
-
-
-def _run_folder(data: bytes) -> None:
+def run_folder(data: bytes) -> None:
     """run.json of a run that is kept."""
-    from bilevel._run.run_folder import RunFolder
-
     folder = RunFolder(FOLDER / "run")
     try:
         (folder.path / "run.json").write_bytes(data)
@@ -88,30 +88,32 @@ def _run_folder(data: bytes) -> None:
         folder.close()
 
 
-def _state(data: bytes) -> None:
+def state(data: bytes) -> None:
     """A state of a run that is kept."""
-    from bilevel._run import state_files
-
     state_files.read(_file(data))
 
 
-def all_readers() -> dict:
-    """Those of this version: states and folders of runs where there are some."""
-    found = dict(READERS)
-    try:
-        import bilevel._run.run_folder  # noqa: F401
+def watched(data: bytes) -> None:
+    """A run as `bilevel watch` shows it, from the lines that it wrote; run.json is what comes before a NUL."""
+    folder = FOLDER / "watched"
+    folder.mkdir(exist_ok=True)
+    described, _, lines = data.partition(b"\0")
+    (folder / "run.json").write_bytes(described)
+    (folder / "progress.jsonl").write_bytes(lines)
+    print_frame(Watched(folder), Console(file=io.StringIO(), width=80))
 
-        found |= {"run folder": _run_folder, "state": _state}
-    except ImportError:
-        pass
-    try:
-        from bilevel.loggers import progress
 
-        read = getattr(progress, "read", None)
-        found |= {} if read is None else {"progress": lambda data: list(read(_file(data, "progress.jsonl")))}
-    except ImportError:
-        pass
-    return found
+READERS = {
+    "result": result,
+    "signed result": signed_result,
+    "header": header,
+    "document": document,
+    "record": record,
+    "facts": facts,
+    "run folder": run_folder,
+    "state": state,
+    "watched": watched,
+}
 
 
 def feed(reader, data: bytes) -> bool:
@@ -142,8 +144,8 @@ def seeds() -> dict[str, list[bytes]]:
         "record": [table],
         "facts": [b'{"a": 1.5, "b": "text"}'],
         "run folder": [b'{"format": "bilevel.run", "version": 1, "identity": {}}'],
-        "state": [content],
-        "progress": [b'{"event": "start", "time": 1.0}\n{"event": "end"'],
+        "state": [array_files.encode(state_files.KIND, {"made with": {"bilevel": "1"}}, {"carry/a": np.zeros(2)})],
+        "watched": [b'{"title": "MORBiT", "seed": 0, "steps": 9, "tasks": ["a"]}\0' + LINES],
     }
 
 

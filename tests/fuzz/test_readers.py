@@ -37,9 +37,9 @@ def forget_files():
     readers.forget()
 
 
-@pytest.mark.parametrize("name", readers.all_readers())
+@pytest.mark.parametrize("name", readers.READERS)
 def test_odd_bytes_are_refused_in_words(name):
-    reader = readers.all_readers()[name]
+    reader = readers.READERS[name]
     for data in ODD:
         readers.feed(reader, data)
 

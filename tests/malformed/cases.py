@@ -201,6 +201,11 @@ def generated(argument):
 NOT_SEEDS = junk.not_whole_or_none.filter(lambda v: not (isinstance(v, (list, tuple, range)) and is_seeds(v)))
 
 
+NOT_TRUE = junk.with_none.filter(lambda v: v is not True)
+NOT_SECONDS = junk.never_number | st.floats(max_value=0, exclude_max=True) | st.integers(max_value=-1)
+NOT_LOGGERS = junk.with_none.filter(lambda v: not (isinstance(v, (list, tuple, range, str, bytes)) and len(v) == 0))
+
+
 def is_seeds(given):
     return len(given) > 0 and all(type(v) is int and v >= 0 for v in given)
 
@@ -233,6 +238,17 @@ def runs():
     yield "solve(every)", Case(junk.not_whole_or_none, lambda v: solve_with(every=v), ("every",))
     yield "solve(patience)", Case(junk.not_whole_or_none, lambda v: solve_with(patience=v), ("patience",))
     yield "solve(callback)", Case(junk.not_callable, lambda v: solve_with(callback=v), ("callback",))
+    yield "solve(on_divergence)", Case(junk.with_none, lambda v: solve_with(on_divergence=v), ("on_divergence",))
+    yield "solve(checkpoint)", Case(junk.not_path, lambda v: solve_with(checkpoint=v), ("checkpoint", "folder"))
+    yield "solve(resume)", Case(NOT_TRUE, lambda v: solve_with(resume=v), ("resume",))
+    yield "solve(seconds)", Case(junk.not_positive_or_none, lambda v: solve_with(seconds=v), ("seconds",))
+    yield "solve(loggers)", Case(NOT_LOGGERS, lambda v: solve_with(loggers=v), ("loggers",))
+    for option, wrong in (("seconds", NOT_SECONDS), ("steps", junk.not_whole_or_none), ("keep", junk.not_whole)):
+        kept = lambda v, option=option: solve_with(checkpoint=bl.Checkpoint("nowhere", **{option: v}))  # noqa: E731
+        yield f"Checkpoint({option})", Case(wrong, kept, (option,))
+    rates = bl.divergence.SmallerRates
+    yield "SmallerRates(factor)", Case(junk.not_fraction, lambda v: solve_with(on_divergence=rates(v)), ("factor",))
+    yield "SmallerRates(tries)", Case(junk.not_whole, lambda v: solve_with(on_divergence=rates(0.5, v)), ("tries",))
     yield (
         "another kind of problem",
         Case(

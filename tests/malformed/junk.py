@@ -64,6 +64,7 @@ not_share = (not_number | st.floats(max_value=0) | st.floats(min_value=1, exclud
     lambda v: not callable(v)
 )
 not_fraction = not_number | st.floats(max_value=0, exclude_max=True) | st.floats(min_value=1)
+not_path = (anything | st.integers() | st.floats()).filter(lambda v: not isinstance(v, str) or not v)
 not_object = anything | st.integers() | st.floats()  # no part of any kind
 
 # Data of a role: pytrees of arrays with a leading axis of rows are right.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bilevel._run.loop import Carry, Point
+from bilevel._run.loop import Carry, Variables
 from bilevel._run.recording import evaluate
 from bilevel._run.run import DIVERGED, Reached, Run
 from bilevel.results.divergences import Divergence
@@ -107,7 +107,7 @@ def _rate(solver: object, option: str, words: str, was: str, value: Any) -> str:
     return f"{name} ({was} {float(value):.3g})" if np.isfinite(value) else name
 
 
-def _find(run: Run, best: Point, last: Carry, broken: Carry) -> Broken:
+def _find(run: Run, best: Variables, last: Carry, broken: Carry) -> Broken:
     """What broke, in the order in which one thing makes the next one break."""
     names = run.problem.names
     losses, norm = jax.device_get((broken.info.losses, broken.info.direction_norm))
@@ -127,16 +127,16 @@ def _find(run: Run, best: Point, last: Carry, broken: Carry) -> Broken:
         return Broken("weights", "the weights became infinite or NaN", weights=True)
     if not np.any(np.isfinite(broken.info.lower_rate)) and not hasattr(run.solver, "lower_lr"):
         return Broken(quantity, what, task, upper=True)
-    by_x, by_y = _growths(run, best, Point.of(last.state), names[task])
+    by_x, by_y = _growths(run, best, Variables.of(last.state), names[task])
     upper = by_x > MARGIN * by_y or (by_x * MARGIN >= by_y and not certain)
     lower = by_y > MARGIN * by_x or by_y * MARGIN >= by_x
     return Broken(quantity, what, task, upper=upper, lower=lower)
 
 
-def _growths(run: Run, usual: Point, now: Point, task: str) -> tuple[float, float]:
+def _growths(run: Run, usual: Variables, now: Variables, task: str) -> tuple[float, float]:
     """How far x and the task's y have gone from where they were when all was well."""
 
-    def pair(point: Point) -> tuple[Any, Any]:
+    def pair(point: Variables) -> tuple[Any, Any]:
         x, y = jax.device_get((point.x, point.y))
         return x, run.problem.by_name(y)[task]
 

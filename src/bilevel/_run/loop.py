@@ -23,7 +23,7 @@ AVERAGE_POWER = 3  # weights ~ k^3: nearly half of the run counts, its end the m
 Count = int | jax.Array
 
 
-class Point(NamedTuple):
+class Variables(NamedTuple):
     """What an iterate consists of."""
 
     x: Any
@@ -31,7 +31,7 @@ class Point(NamedTuple):
     weights: jax.Array
 
     @classmethod
-    def of(cls, state: State) -> Point:
+    def of(cls, state: State) -> Variables:
         """The point that a state is at."""
         return cls(state.x, state.y, state.weights)
 
@@ -64,8 +64,8 @@ class Carry(NamedTuple):
     """What compiled calls hand on to each other."""
 
     state: State
-    average: Point
-    random: Point
+    average: Variables
+    random: Variables
     info: Info  # of the last step
     watch: Watch
     finite: jax.Array  # losses and direction in every step; x, y and the weights after the last
@@ -79,7 +79,7 @@ def _step(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) ->
 
 def first(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) -> Carry:
     """What is carried before the first step."""
-    point = Point.of(state)
+    point = Variables.of(state)
     _, info = jax.eval_shape(_step, solver, problem, state, key)
     nothing = jax.tree.map(lambda a: np.full(a.shape, np.nan, a.dtype), info)
     return Carry(state, point, point, nothing, Watch.start(state.weights), jnp.array(True))
@@ -122,7 +122,7 @@ def _steps(solver: Solver, problem: BaseProblem, carry: Carry, key: jax.Array, s
         state, info = _step(solver, problem, carry.state, jax.random.fold_in(key, carry.state.step))
         k = state.step.astype(state.weights.dtype)
         share = (1 + AVERAGE_POWER) / (k + AVERAGE_POWER)
-        average = jax.tree.map(lambda a, p: a + (share * (p - a)).astype(a.dtype), carry.average, Point.of(state))
+        average = jax.tree.map(lambda a, p: a + (share * (p - a)).astype(a.dtype), carry.average, Variables.of(state))
         watch = carry.watch.see(info.direction_norm, carry.state.weights, state.weights)
         finite = jnp.all(jnp.isfinite(info.losses)) & _moved_finitely(info.direction_norm, state.x)
         return Carry(state, average, carry.random, info, watch, finite)
@@ -136,7 +136,7 @@ def _steps(solver: Solver, problem: BaseProblem, carry: Carry, key: jax.Array, s
         state, kept = carry.state, carry.random
         here, after = (pick < stop) & (number == 0), (pick < stop) & (number == 1)
         choose = lambda when, new, old: jax.tree.map(lambda n, o: jnp.where(when, n, o), new, old)  # noqa: E731
-        kept = Point(
+        kept = Variables(
             choose(here, state.x, kept.x),
             choose(after, state.y, kept.y),
             choose(here, state.weights, kept.weights),

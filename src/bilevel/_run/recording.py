@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bilevel._run.loop import Carry, Point, Watch
+from bilevel._run.loop import Carry, Variables, Watch
 from bilevel._run.run import Evaluated, Reached, Row, Run
 from bilevel.problem.base import BaseProblem
 from bilevel.results.result import History, Iterate, Result
@@ -52,7 +52,7 @@ def result(run: Run, reached: Reached) -> Result:
         x, y, weights = evaluated.point
         return Iterate(x, problem.by_name(y), np.asarray(weights), evaluated.validation, evaluated.test)
 
-    def at(point: Point) -> Evaluated:
+    def at(point: Variables) -> Evaluated:
         return Evaluated(point, *jax.device_get(evaluate(problem, point.x, point.y)))
 
     return Result(
@@ -94,7 +94,7 @@ def _row(run: Run, carry: Carry, step: int, seconds: float, since: int = 0) -> R
 
 
 def _evaluated(carry: Carry, row: Row) -> Evaluated:
-    return Evaluated(Point.of(carry.state), row.validation, row.test)
+    return Evaluated(Variables.of(carry.state), row.validation, row.test)
 
 
 def _history(rows: tuple[Row, ...]) -> History:

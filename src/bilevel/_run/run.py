@@ -14,7 +14,7 @@ import numpy as np
 from bilevel._core import values
 from bilevel._run.checkpoint import Checkpoint
 from bilevel._run.deadline import Deadline
-from bilevel._run.loop import Carry, Point, State
+from bilevel._run.loop import Carry, State, Variables
 from bilevel._run.reporting import Report
 from bilevel.divergence.base import DIVERGED as DIVERGED
 from bilevel.divergence.base import Policy
@@ -186,7 +186,7 @@ class Row(NamedTuple):
 class Evaluated(NamedTuple):
     """A point and its losses."""
 
-    point: Point
+    point: Variables
     validation: np.ndarray
     test: np.ndarray | None
 

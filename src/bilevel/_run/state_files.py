@@ -18,7 +18,7 @@ from bilevel._core.array_files import Content, Kind
 from bilevel._core.documents import Fields
 from bilevel._core.files import FilePath
 from bilevel._run import loop, recording
-from bilevel._run.loop import Carry, Point
+from bilevel._run.loop import Carry, Variables
 from bilevel._run.run import Evaluated, Reached, Row, Run
 from bilevel.results.divergences import Divergence
 
@@ -74,7 +74,8 @@ def outline(run: Run) -> Outline:
     carry = jax.eval_shape(loop.first, run.solver, run.problem, run.outline(), run.key)
     state = carry.state
     validation, test = jax.eval_shape(recording.evaluate, run.problem, state.x, state.y)
-    return Outline(carry, Evaluated(Point.of(state), validation, test), carry if run.on_divergence.goes_back else None)
+    best = Evaluated(Variables.of(state), validation, test)
+    return Outline(carry, best, carry if run.on_divergence.goes_back else None)
 
 
 def restore(content: Content, needed: Outline) -> Reached:
