@@ -16,6 +16,7 @@ from bilevel._run.checkpoint import Checkpoint
 from bilevel._run.deadline import Deadline
 from bilevel._run.loop import Carry, State, Variables
 from bilevel._run.reporting import Report
+from bilevel._run.reservoir import Reservoir
 from bilevel.divergence.base import DIVERGED as DIVERGED
 from bilevel.divergence.base import Policy
 from bilevel.divergence.stop import Stop
@@ -110,15 +111,12 @@ class Run:
         return jax.random.fold_in(self.key, 2**31)  # apart from the keys of steps
 
     @functools.cached_property
-    def _picks(self) -> np.ndarray:
-        """Reservoir sampling decided beforehand: step k replaces the random iterate with probability 1 / (k + 1)."""
-        draws = np.random.default_rng(self.seed).random(self.steps)
-        return np.flatnonzero(draws * np.arange(1, self.steps + 1) < 1)
+    def _reservoir(self) -> Reservoir:
+        return Reservoir(int(self.seed))
 
     def pick(self, step: int, stop: int) -> int | None:
         """The last step in [step, stop) that replaces the random iterate; None where none does."""
-        until = int(np.searchsorted(self._picks, stop))
-        return int(self._picks[until - 1]) if until > np.searchsorted(self._picks, step) else None
+        return self._reservoir.pick(step, stop)
 
     @functools.cached_property
     def _refreshes(self) -> list[int]:
