@@ -323,6 +323,9 @@ def options():
     )
     yield from parts(hypergradients, "hypergradient", {})
     yield from parts(rates, "rates", {"Given": {"upper_rate": 0.1, "lower_rate": 0.1, "weights_rate": 0.1}})
+    scaled = lambda **fields: solve_with(solver=bl.MORBiT(rates=rates.Scaled(**fields)))  # noqa: E731
+    yield "Scaled(rates)", Case(junk.with_none, lambda v: scaled(rates=v, factor=0.5), ("rates",))
+    yield "Scaled(factor)", Case(junk.not_positive, lambda v: scaled(rates=rates.Measured(), factor=v), ("factor",))
     for field in dataclasses.fields(rules.Plateau):
         use = lambda v, f=field.name: rules.Plateau(**{f: v})  # noqa: E731
         yield f"Plateau({field.name})", Case(WRONG_FIELDS[field.name], use, (field.name,))
@@ -345,7 +348,7 @@ def parts(room, option, needed):
     """Every option of every part of a room, in a solver."""
     for name in room.__all__:
         kind = getattr(room, name)
-        if not dataclasses.is_dataclass(kind) or name == "Fixed":
+        if not dataclasses.is_dataclass(kind) or name in ("Fixed", "Scaled"):
             continue
         given = needed.get(name, {})
         for field in dataclasses.fields(kind):

@@ -142,8 +142,8 @@ class _Losses(NamedTuple):
     lower: PerTask[jax.Array]
 
 
-# Run once, so that compiling it is what takes time.
-@functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+# Run once, so that compiling it is what takes time; without any optimisation large data would take longer still.
+@functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
 def _losses(problem: BaseProblem, x: Any, y: PerTask[Any]) -> _Losses:
     """f and g of every task on all the data, which is an argument: as a constant it would take seconds to compile."""
 
