@@ -47,6 +47,7 @@ def check_options(solver: BilevelSolver, problem: Problem) -> None:
     """Raises where an option of a bilevel solver makes no sense."""
     name = type(solver).__name__
     check_objects(solver)
+    solver.rates.check(name, solver.needs)
     for level in ("upper", "lower"):
         values.rate(f"{level}_lr", getattr(solver, f"{level}_lr"), of=name)
         rule, usual = getattr(solver, f"{level}_rule"), getattr(solver.rates, f"{level}_rule")
@@ -58,7 +59,6 @@ def check_options(solver: BilevelSolver, problem: Problem) -> None:
     values.rate("lr", solver.weighting.lr, of=type(solver.weighting).__name__)
     solver.weighting.check(problem.size)
     solver.estimator.check()
-    solver.rates.check(name, solver.needs)
     if needs_value(solver.lower_rule) and not solver.replays:
         raise ValueError(f"{name}(lower_rule={solver.lower_rule}): {name} does not pass losses to its lower steps.")
     if solver.estimator.needs_replay:
