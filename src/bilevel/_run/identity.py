@@ -1,7 +1,7 @@
 """What a run is, so that a saved one is gone on with by the same run only, and a refusal says what differs.
 
 What must not change a result is left out: how often a run is evaluated, saved, shown. Functions are known by their
-qualified names and by what they close over, not by their code.
+qualified names and by what they close over, and those of the problem by their code too.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 import optax
 
 from bilevel._core import pytrees
+from bilevel._run import function_code
 from bilevel._run.run import Run
 from bilevel.problem.base import BaseProblem
 
@@ -34,6 +35,7 @@ HASHED = {
     "data": "its data are others",
     "x": "its x starts elsewhere",
     "y": "its y starts elsewhere",
+    "code": "the code of the loss functions differs",
 }
 
 
@@ -61,21 +63,23 @@ class Identities:
 
 
 def digest(facts: Mapping[str, Any]) -> str:
-    """One text for all of an identity."""
-    return hashlib.sha256(repr(sorted(facts.items())).encode()).hexdigest()
+    """One text for all of an identity, but for the code, which another version of Python writes otherwise."""
+    lasting = sorted((name, fact) for name, fact in facts.items() if name != "code")
+    return hashlib.sha256(repr(lasting).encode()).hexdigest()
 
 
 def check_same(where: str, kept: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises where a kept run is another one, and says what differs."""
     said = []
     for name in [*now, *(name for name in kept if name not in now)]:
-        if kept.get(name) == now.get(name):
+        its, own = kept.get(name), now.get(name)
+        if its == own or (name == "code" and not function_code.differs(its, own)):
             continue
         if name in HASHED:
             said.append(HASHED[name])
         else:
-            its, own = _pair(kept.get(name), now.get(name))
-            said.append(f"it has {name}={its} and this one {name}={own}")
+            words = _pair(its, own)
+            said.append(f"it has {name}={words[0]} and this one {name}={words[1]}")
     if said:
         raise DifferentRunError(
             f"{where} holds another run: {'; '.join(said)}. It goes on with what it was begun with; for another run "
@@ -126,7 +130,8 @@ def changes(kept: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 def _problem(problem: BaseProblem) -> Facts:
     leaves = jax.tree_util.tree_leaves_with_path(problem)
-    statics = list(dict.fromkeys(_statics(problem)))
+    values = list(_statics(problem))
+    statics = list(dict.fromkeys((kind, f"{name}={text(value)}") for kind, name, value in values))
     batches = [words for name, words in statics if name.endswith("_batch")]
     functions = [words for name, words in statics if name == "function"]
     shapes = [words for name, words in statics if name == "option"]
@@ -136,13 +141,14 @@ def _problem(problem: BaseProblem) -> Facts:
         "shapes": _hash([shapes, *((jax.tree_util.keystr(path), _shape(leaf)) for path, leaf in leaves)]),
         "data": _hash_leaves([leaf for _, leaf in leaves]),
         "functions": ", ".join(functions),
+        "code": function_code.code_of(value for kind, _, value in values if kind == "function"),
         "constraint": text(problem.constraint),
         "batches": ", ".join(batches),
     }
 
 
-def _statics(part: Any) -> Iterator[tuple[str, str]]:
-    """The structural values of a part and of all parts in it, each with its kind; without the names of tasks."""
+def _statics(part: Any) -> Iterator[tuple[str, str, Any]]:
+    """The structural values of a part and of all parts in it, with kind and name; without the names of tasks."""
     if hasattr(type(part), "_bilevel_part"):
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
@@ -151,7 +157,7 @@ def _statics(part: Any) -> Iterator[tuple[str, str]]:
             elif callable(value) or isinstance(value, (bool, int, float, str)):
                 batch = field.name in ("lower_batch", "upper_batch")
                 kind = field.name if batch else "function" if callable(value) else "option"
-                yield kind, f"{field.name}={text(value)}"
+                yield kind, field.name, value
     elif isinstance(part, tuple):
         for each in part:
             yield from _statics(each)
