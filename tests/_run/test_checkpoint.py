@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import signal
 import threading
 import warnings
@@ -245,6 +246,10 @@ OTHER = {
         r"this one constraint=NonNegative",
     ),
     "batches": ({"problem": problem(lower_batch=3)}, r"batches=lower_batch=2.* and this one batches=lower_batch=3"),
+    "no batches": (
+        {"problem": problem(lower_batch=None, upper_batch=None)},
+        r"batches=lower_batch=2, upper_batch=2 and this one batches=none[.;]",
+    ),
 }
 
 
@@ -256,6 +261,19 @@ def test_another_run_is_refused_and_the_refusal_says_what_differs(options, said,
     assert "another folder" in str(caught.value)
     assert names(stopped) == before
     assert same(solve(checkpoint=stopped, resume=True), whole())
+
+
+@pytest.mark.parametrize("at", [0, 30, 150, 299])
+def test_of_long_texts_a_refusal_shows_where_they_differ(at):
+    one = "".join(chr(97 + i % 26) for i in range(300))
+    other = one[:at] + "!" + one[at + 1 :]
+    with pytest.raises(identity.DifferentRunError) as caught:
+        identity.check_same("It", {"solver": one}, {"solver": other})
+    shown = re.search(r"it has solver=(\S+) and this one solver=(\S+)\. Use the arguments", str(caught.value))
+    assert shown is not None
+    its, own = shown.groups()
+    assert (its != own, "!" in own, "!" in its) == (True, True, False)
+    assert max(len(its), len(own)) < 90
 
 
 def scaled(factor):

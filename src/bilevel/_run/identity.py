@@ -26,7 +26,7 @@ from bilevel._run.run import Run
 from bilevel.problem.base import BaseProblem
 
 Facts = dict[str, Any]
-SHOWN = 120  # signs of a text that a refusal shows
+LONG, AROUND = 120, 40  # signs of a text from which on a refusal shows only those around what differs
 
 # What a refusal calls each fact; the values of those that are not here are shown.
 HASHED = {
@@ -82,18 +82,19 @@ def check_same(where: str, kept: Mapping[str, Any], now: Mapping[str, Any]) -> N
             said.append(f"it has {name}={words[0]} and this one {name}={words[1]}")
     if said:
         raise DifferentRunError(
-            f"{where} holds another run: {'; '.join(said)}. It goes on with what it was begun with; for another run "
-            "give another folder."
+            f"{where} holds another run: {'; '.join(said)}. Use the arguments that it was begun with to go on with "
+            "it, or give another folder."
         )
 
 
 def _pair(kept: Any, now: Any) -> tuple[str, str]:
-    """Both as text; of long ones, a part from shortly before they differ."""
-    words = (str(kept), str(now))
-    same = next((i for i, (a, b) in enumerate(zip(*words, strict=False)) if a != b), min(map(len, words)))
-    begin = max(0, same - SHOWN // 2) if max(map(len, words)) > SHOWN else 0
-    cut = [f"{'...' * (begin > 0)}{w[begin : begin + SHOWN]}{'...' * (len(w) > begin + SHOWN)}" for w in words]
-    return cut[0], cut[1]
+    """Both as text; of long ones, what is around the place where they begin to differ."""
+    words = [str(value) or "none" for value in (kept, now)]
+    if max(map(len, words)) > LONG:
+        same = next((i for i, (a, b) in enumerate(zip(*words, strict=False)) if a != b), min(map(len, words)))
+        begin, end = max(0, same - AROUND), same + AROUND
+        words = [f"{'...' * (begin > 0)}{w[begin:end]}{'...' * (len(w) > end)}" for w in words]
+    return words[0], words[1]
 
 
 # ------------------------------------------------------------------ environment
