@@ -67,14 +67,36 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
     assert same(solve(checkpoint=tmp_path, resume=True), solve())
 
 
-def test_sigterm_writes_and_exits_with_143(tmp_path):
+def test_sigterm_writes_and_exits_with_143(tmp_path, caplog):
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as caught:
         solve(callback=press(signal.SIGTERM), checkpoint=tmp_path)
     assert caught.value.code == 143
     assert signal.getsignal(signal.SIGTERM) == before
+    said = f"SIGTERM: the state of step 20 is in {str(tmp_path)!r}; with resume=True the run goes on from there."
+    assert caplog.messages[-1:] == [said]
     assert states(tmp_path) == ["state-000000000020.safetensors"]
     assert same(solve(checkpoint=tmp_path, resume=True), solve())
+
+
+def test_sigterm_in_runs_of_several_seeds_is_told_once(tmp_path, caplog):
+    with pytest.raises(SystemExit):
+        solve(seeds=2, callback=press(signal.SIGTERM), checkpoint=tmp_path)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said == [f"SIGTERM: the states of 2 runs are in {str(tmp_path)!r}; with resume=True they go on from there."]
+
+
+def test_sigterm_says_nothing_of_a_state_that_could_not_be_written(tmp_path, caplog, monkeypatch):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    def callback(row):
+        monkeypatch.setattr(keeping, "write_whole", full)
+        press(signal.SIGTERM)(row)
+
+    with pytest.warns(RuntimeWarning, match="could not be written"), pytest.raises(SystemExit):
+        solve(callback=callback, checkpoint=tmp_path)
+    assert [m for m in caplog.messages if "SIGTERM" in m] == ["SIGTERM: no state of the run could be written."]
 
 
 def test_without_a_checkpoint_sigterm_keeps_its_meaning():
@@ -134,7 +156,10 @@ def test_a_deadline_stops_a_run_that_then_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(Deadline, "is_within", lambda self, seconds: len(near) > 2 or near.append(seconds))
     result = solve(checkpoint=tmp_path, seconds=500)
     assert result.status == "stopped early"
-    assert result.message == "Stopped because its time was over (seconds=500). With resume=True it goes on from here."
+    assert (
+        result.message
+        == "Stopped because its time was over (seconds=500). Its state is kept: with resume=True it goes on from here."
+    )
     assert 0 < result.steps < 60
     assert not (tmp_path / "result.safetensors").exists()
     monkeypatch.undo()

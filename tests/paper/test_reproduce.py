@@ -110,7 +110,7 @@ def test_interrupts_of_the_command(monkeypatch, tmp_path):
     monkeypatch.setattr(reproduce, "run", stop)
     ran = call("reproduce", "2a", "--quick", "--out", str(tmp_path))
     assert ran.exit_code == 130
-    assert "the same command continues" in ran.errors
+    assert "`bilevel resume " in ran.errors
 
 
 def test_the_function_refuses_what_the_command_refuses(tmp_path):

@@ -26,6 +26,7 @@ from bilevel.results.result import Result
 from bilevel.solvers._base.solver import measure
 
 BREAK = "Interrupted: the result is that of the steps taken so far."
+KEPT = "Its state is kept: with resume=True it goes on from here."
 CALL_SECONDS = 0.5  # about how long one compiled call may take, so that the bar moves and Ctrl-C works at once
 
 
@@ -105,7 +106,7 @@ def _is_time_up(run: Run, keepers: Sequence[Unkept], took: float) -> bool:
 
 def _stopped(runs: Sequence[Run], lanes: Sequence[Reached], status: str, message: str) -> list[Reached]:
     """The lanes that run, stopped from outside."""
-    later = [message if run.checkpoint is None else f"{message} With resume=True it goes on from here." for run in runs]
+    later = [message if run.checkpoint is None else f"{message} {KEPT}" for run in runs]
     return [lane.ended(status, said) if lane.running else lane for lane, said in zip(lanes, later, strict=True)]
 
 

@@ -36,6 +36,7 @@ class Unkept:
     """Keeps nothing: for a run without a checkpoint."""
 
     write_seconds = 0.0
+    kept_step: int | None = None  # of the newest state in the folder; None = there is none
 
     def restore(self) -> Reached | None:
         """There is nothing."""
@@ -79,6 +80,7 @@ class Keeper(Unkept):
             said = f"solve(resume=True): {str(path)!r} does not fit this run: {error}."
             raise DifferentRunError(said) from error
         self._last_step, self._ended = reached.step, not reached.running
+        self.kept_step = reached.step
         return reached
 
     def next_due(self) -> int | None:
@@ -138,6 +140,7 @@ class Keeper(Unkept):
             return
         with self._trouble("its state", last):
             self.write_seconds, self._timed = writing.result(), True
+            self.kept_step = self._last_step
             self.tell("checkpoint", {"step": self._last_step, "seconds": self.write_seconds})
 
     @contextlib.contextmanager

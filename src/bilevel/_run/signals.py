@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+LOGGER = logging.getLogger("bilevel")
 TERMINATED = 128 + signal.SIGTERM  # the exit code, as shells have it
 
 
@@ -25,9 +27,11 @@ class Noticed:
         self.number = number  # before the event: a handler may be interrupted by another one
         self.halt.set()
 
-    def exit_if_terminated(self) -> None:
-        """Ends the process as SIGTERM asks, where it came; to be called when everything is written."""
+    def exit_if_terminated(self, kept: str = "") -> None:
+        """Ends the process as SIGTERM asks, where it came; to be called when everything is written, as `kept` says."""
         if self.number == signal.SIGTERM:
+            if kept:
+                LOGGER.warning("SIGTERM: %s", kept)  # a warning: on stderr also where logging was never set up
             raise SystemExit(TERMINATED)
 
     def raise_again(self) -> None:

@@ -11,6 +11,7 @@ from bilevel._run.at_once import run_all
 from bilevel._run.checkpoint import Checkpoint, FolderPath
 from bilevel._run.compile_cache import compile_cache
 from bilevel._run.deadline import Deadline
+from bilevel._run.keeping import Unkept
 from bilevel._run.opening import opened
 from bilevel._run.progress import bar
 from bilevel._run.reporting import check, failures_told, reports
@@ -192,7 +193,8 @@ def solve(
         failures_told(runs),
     ):
         results = run_all(runs, shown, signals.halt, keepers)
-    signals.exit_if_terminated()
+    if place is not None:
+        signals.exit_if_terminated(_kept(place, keepers))
     on_divergence.conclude(results)
     return results[0] if seeds is None else Results(results)
 
@@ -217,6 +219,18 @@ def _check_keeping(place: Checkpoint | None, resume: bool, seconds: float | None
     values.positive("seconds", seconds, of="solve", none="no limit")
     if place is not None and len(set(map(int, numbers))) < len(numbers):
         raise ValueError(f"solve(seeds={list(numbers)}, checkpoint=...): a seed is given twice, and each has a folder.")
+
+
+def _kept(place: Checkpoint, keepers: Sequence[Unkept]) -> str:
+    """What a process that ends leaves in its folder, in words."""
+    steps = [keeper.kept_step for keeper in keepers if keeper.kept_step is not None]
+    where = f"in {str(place.folder)!r}; with resume=True"
+    if not steps:
+        return f"no state of {'the run' if len(keepers) == 1 else 'the runs'} could be written."
+    if len(keepers) == 1:
+        return f"the state of step {steps[0]} is {where} the run goes on from there."
+    count = f"{len(steps)}" if len(steps) == len(keepers) else f"{len(steps)} of {len(keepers)}"
+    return f"the states of {count} runs are {where} they go on from there."
 
 
 def _places(place: Checkpoint | None, seeds: object, numbers: Sequence[int]) -> list[Checkpoint | None]:

@@ -16,8 +16,9 @@ from typing import Annotated, Any, TypeVar
 import typer
 from typer.core import TyperGroup
 
+from bilevel._run.signals import TERMINATED
+
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-KEPT = "Interrupted: the runs are kept, and the same command continues from there."
 
 T = TypeVar("T")
 
@@ -99,6 +100,10 @@ def errors(debug: bool, interrupted: str = "Interrupted.") -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(interrupted, err=True)
         raise typer.Exit(INTERRUPTED) from None
+    except SystemExit as ended:
+        if ended.code == TERMINATED:
+            typer.echo(interrupted, err=True)
+        raise
     except (ValueError, TypeError, OSError) as error:
         if debug:
             raise

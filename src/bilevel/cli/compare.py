@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from bilevel.cli.app import KEPT, app, errors, understood
-from bilevel.cli.resume import remembered
+from bilevel.cli.app import app, errors, understood
+from bilevel.cli.resume import kept, remembered
 from bilevel.cli.solvers import check_solver
 
 
@@ -74,7 +74,7 @@ def compare(
 
     chosen = {"problems": problems, "solver": solver, "automatic": automatic, "seeds": seeds}
     budget = {"calls": calls, "seconds": seconds, "target": target}
-    with compile_cache(), errors(debug, KEPT), remembered(out, "compare", chosen | budget):
+    with compile_cache(), errors(debug, kept(out)), remembered(out, "compare", chosen | budget):
         for name in problems or BENCHMARKS:
             found = run(
                 name,

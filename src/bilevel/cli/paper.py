@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from bilevel.cli.app import KEPT, app, errors, understood
-from bilevel.cli.resume import remembered
+from bilevel.cli.app import app, errors, understood
+from bilevel.cli.resume import kept, remembered
 
 
 def _known(kind: str, names: Sequence[str]) -> Callable[[Sequence[str]], None]:
@@ -83,7 +83,7 @@ def reproduce(
     chosen = variant or (_VARIANTS[:1] if quick else _VARIANTS)
     folder = _folder(out, quick)
     given = {"figures": figures, "seeds": seeds, "variant": variant, "quick": quick}
-    with compile_cache(), errors(debug, KEPT), remembered(folder, "reproduce", given):
+    with compile_cache(), errors(debug, kept(folder)), remembered(folder, "reproduce", given):
         files = run(figures or (), chosen, trials, quick, folder, not quiet, typer.echo)
     typer.echo("\n".join(["", *(str(file) for file in files)]))
 

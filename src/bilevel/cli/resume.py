@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,6 +41,11 @@ def remembered(folder: Path, command: str, arguments: Mapping[str, Any]) -> Iter
             (folder / FILE).unlink()
             folder.rmdir()
         raise
+
+
+def kept(folder: Path) -> str:
+    """What is said of a command that is ended by a signal."""
+    return f"Interrupted: the runs are kept, and `bilevel resume {shlex.quote(str(folder))}` goes on with them."
 
 
 def recall(folder: Path) -> list[str]:
