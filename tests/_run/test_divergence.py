@@ -9,6 +9,8 @@ import pytest
 
 import bilevel as bl
 from bilevel._run import loop
+from bilevel._run.divergence import Broken
+from bilevel._run.divergence import _advice as advice
 from bilevel._run.driver import run_one
 from bilevel._run.progress import Quiet
 from bilevel._run.run import Run
@@ -92,6 +94,58 @@ def test_a_y_that_breaks_is_named_with_its_rate():
     result, _ = diverge(CALM.replace(lower_lr=blow_up))
     assert re.search(r"at step 9 y of task '(flat|steep)' became .*smaller lower_lr, or None", result.message)
     assert "upper_lr" not in result.message
+
+
+INFO = bl.Info.of(jnp.zeros(2), upper_rate=2.5, lower_rate=jnp.array([5.0, 5.0]))
+BY_X = Broken("loss", "the loss became inf", 0, upper=True)
+BY_BOTH = BY_X._replace(lower=True)
+ADVICE = {
+    "given and chosen": (
+        bl.MORBiT(lower_lr=5.0),
+        BY_X,
+        "Try a smaller lower_lr (its rate was 5) or upper_lr (it was 2.5), or None to have the rates chosen, "
+        "or a larger batch.",
+    ),
+    "given and to blame": (
+        bl.MORBiT(lower_lr=5.0),
+        BY_BOTH,
+        "Try a smaller lower_lr (its rate was 5) or upper_lr (it was 2.5), or None to have the rates chosen, "
+        "or a larger batch.",
+    ),
+    "both given": (
+        bl.MORBiT(2.5, 5.0),
+        BY_X,
+        "Try a smaller upper_lr (it was 2.5), or None to have the rates chosen, or a larger batch.",
+    ),
+    "none given": (
+        bl.MORBiT(),
+        BY_X,
+        "Its rates were chosen. Try on_divergence=bl.divergence.SmallerRates(), or a rate of your own, a smaller "
+        "upper_lr (it was 2.5), or a larger batch.",
+    ),
+    "none can be chosen": (
+        bl.GDA(2.5, bl.weightings.SimplexAscent(0.1)),
+        BY_X,
+        "Try a smaller upper_lr (it was 2.5), or a larger batch.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("solver", "broken", "said"), ADVICE.values(), ids=ADVICE)
+def test_rates_that_were_given_are_named_before_those_that_were_chosen(solver, broken, said):
+    problem = bl.problems.reduced_ball().problem if isinstance(solver, bl.GDA) else PROBLEM
+    described = Run(problem, solver, jnp.array(0.5), jnp.array(0.0), 0, STEPS)
+    said = said if problem.is_stochastic else said.replace(", or a larger batch", "")
+    assert advice(described, broken, INFO) == said
+
+
+def test_without_batches_no_larger_one_is_advised_and_a_better_point_is_told_of():
+    problem = bl.Problem(upper, lower, [bl.Task(jnp.array([3.0]), jnp.array([-1.0]), name="only")])
+    with pytest.warns(UserWarning, match="diverged"):
+        result = bl.solve(problem, LOWER, jnp.array(0.5), jnp.array(0.0), steps=STEPS, progress=False)
+    assert "batch" not in result.message
+    assert result.message.endswith("The result holds the last finite state; result.best is a better one, from before.")
+    assert result.best.worst < result.worst
 
 
 @bl.part

@@ -53,7 +53,7 @@ def respond(run: Run, reached: Reached, last: Carry, broken: Carry) -> Reached:
     elif factor is None and before:
         said = f"{said} It had gone on {len(before)} times, with rates down to {reached.scale:.3g} of the first."
     if factor is None:
-        message = f"{said} {_advice(run, found, broken.info)} The result holds the last finite state."
+        message = f"{said} {_advice(run, found, broken.info)} {_held(run, reached, last)}"
         event = Divergence(step, task, found.quantity, message)
         ended = reached._replace(carry=last, step=step, divergences=(*before, event))
         return ended.ended(DIVERGED, message)
@@ -87,24 +87,47 @@ def keep(run: Run, reached: Reached) -> Reached:
     return reached._replace(safe=reached.carry) if worst <= start + (FAR - 1) * abs(start) else reached
 
 
+class _Rate(NamedTuple):
+    """A rate that may have been too large."""
+
+    words: str
+    given: bool  # rather than chosen
+
+    @staticmethod
+    def of(owner: object, option: str, words: str, was: str, value: Any) -> _Rate:
+        given = getattr(owner, option, None) is not None
+        name = option if words.startswith("rate") and hasattr(owner, option) else words
+        return _Rate(f"{name} ({was} {float(value):.3g})" if np.isfinite(value) else name, given)
+
+
 def _advice(run: Run, found: Broken, info: Info) -> str:
-    """Which rate to make smaller."""
-    solver, rates = run.solver, []
-    if found.upper:
-        rates.append(_rate(solver, "upper_lr", "rate of x", "it was", info.upper_rate))
-    if found.lower:
-        rate = np.nan if found.task is None else info.lower_rate[found.task]
-        rates.append(_rate(solver, "lower_lr", "rate of y", "its rate was", rate))
+    """Which rate to make smaller: one that was given, if any was, as those that were chosen may follow from it."""
+    solver, chooses = run.solver, getattr(run.solver, "chooses_rates", False)
+    lower_rate = info.lower_rate if found.task is None else info.lower_rate[found.task]
+    upper = _Rate.of(solver, "upper_lr", "rate of x", "it was", info.upper_rate)
+    lower = _Rate.of(solver, "lower_lr", "rate of y", "its rate was", np.max(lower_rate))
+    blamed = [upper] * found.upper + [lower] * found.lower
     if found.weights:
-        rates.append(_rate(None, "", "lr of the weighting", "its rate was", info.weights_rate))
-    given = any(getattr(solver, name, None) is not None for name in ("upper_lr", "lower_lr"))
-    chosen = ", or None to have the rates chosen" if given and getattr(solver, "chooses_rates", False) else ""
-    return f"Try a smaller {' or '.join(rates)}{chosen}, or a larger batch."
+        owner = getattr(solver, "weighting", None)
+        blamed.append(_Rate.of(owner, "lr", "lr of the weighting", "its rate was", info.weights_rate))
+    elif chooses and not any(rate.given for rate in blamed):
+        blamed += [rate for rate in (upper, lower) if rate.given]
+    rates = " or ".join(rate.words for rate in sorted(blamed, key=lambda rate: not rate.given))
+    batch = ", or a larger batch" if run.problem.is_stochastic else ""
+    if chooses and not any(rate.given for rate in blamed):
+        policy = "" if run.on_divergence.goes_back else "on_divergence=bl.divergence.SmallerRates(), or "
+        return f"Its rates were chosen. Try {policy}a rate of your own, a smaller {rates}{batch}."
+    return f"Try a smaller {rates}{', or None to have the rates chosen' if chooses else ''}{batch}."
 
 
-def _rate(solver: object, option: str, words: str, was: str, value: Any) -> str:
-    name = option if hasattr(solver, option) else words
-    return f"{name} ({was} {float(value):.3g})" if np.isfinite(value) else name
+def _held(run: Run, reached: Reached, last: Carry) -> str:
+    """What the result holds; losses that grew without bound have a better point before them."""
+    words = "The result holds the last finite state"
+    if not run.problem.comparable_losses:
+        return f"{words}."
+    worst = float(np.max(evaluate(run.problem, last.state.x, last.state.y)[0]))
+    better = not worst <= float(np.max(reached.best.validation))  # NaN is worse than anything
+    return f"{words}; result.best is a better one, from before." if better else f"{words}."
 
 
 def _find(run: Run, best: Variables, last: Carry, broken: Carry) -> Broken:
