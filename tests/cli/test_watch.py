@@ -247,3 +247,31 @@ def test_values_far_apart_are_on_a_log_scale():
     values = [10.0**-k for k in range(8)]
     assert chart.bars(values, width=8) == [chart.EIGHTHS[:0:-1]]
     assert not chart.is_log([-1.0, 100.0])
+
+
+# ------------------------------------------------------------------ commands
+
+
+def test_the_runs_of_a_command_that_are_under_way_are_shown(tmp_path):
+    (tmp_path / "command.json").write_text("{}")
+    files = []
+    for seed in range(2):
+        place = tmp_path / "ball" / "runs" / "ball, SOBA" / "tuned" / "run" / "0a1b2c3d" / f"seed-{seed}.unfinished"
+        place.mkdir(parents=True)
+        files.append(run(place, seed=seed, held=True))
+        text = text_of(tmp_path, 100)
+        assert f"MORBiT seed {seed}" in text
+        assert "running" in text
+    assert "2 runs" in text
+    assert "2 running" in text_of(tmp_path / "ball", 100)
+    for file in files:
+        file.close()
+    assert "`bilevel resume` goes on from there" in " ".join(text_of(place).split())
+
+
+def test_a_command_without_a_run_under_way_says_where_its_runs_are(tmp_path):
+    (tmp_path / "command.json").write_text("{}")
+    (tmp_path / "ball" / "runs").mkdir(parents=True)
+    for folder in (tmp_path, tmp_path / "ball"):
+        text = " ".join(text_of(folder).split())
+        assert "none of its runs is under way. Those that are finished lie below it, in seed-N.csv" in text

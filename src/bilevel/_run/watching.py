@@ -15,6 +15,7 @@ from bilevel.loggers.reading import Lines, number
 
 NOTHING, STARTING, RUNNING, DEAD, SILENT = "nothing yet", "starting", "running", "dead", "not known"
 QUIET_SECONDS = 60.0  # without a line, after which a run without a lock is not said to be running
+UNFINISHED = ".unfinished"  # how the folders of a command's runs end, while these are under way
 FILES = ("progress.jsonl", "run.json", "lock")
 MOST_BYTES = 50_000_000  # of a run.json
 
@@ -204,14 +205,14 @@ def whole(value: object) -> int | None:
 
 
 class Watched:
-    """A folder: a run, or one with several."""
+    """A folder: a run, one with several, or that of a command, whose runs lie deeper while they are under way."""
 
     def __init__(self, folder: str | os.PathLike[str]):
         self.folder = Path(folder)
         self._runs: dict[Path, WatchedRun] = {}
 
     def poll(self) -> list[WatchedRun]:
-        """The runs, up to date: of the folder itself, or else of the folders in it."""
+        """The runs, up to date: of the folder itself, or else of the folders in it, or else below them."""
         folders = _runs_in(self.folder)
         self._runs = {folder: self._runs.get(folder) or WatchedRun(folder) for folder in folders}
         return [run.poll() for run in self._runs.values()]
@@ -222,9 +223,16 @@ def _runs_in(folder: Path) -> list[Path]:
         return [folder]
     try:
         inside = [path for path in folder.iterdir() if path.is_dir() and is_run(path)]
-    except OSError:
+        if not inside and is_of_command(folder):
+            inside = [path for path in folder.rglob(f"seed-*{UNFINISHED}") if is_run(path)]
+    except OSError:  # also of a folder that is removed meanwhile
         inside = []
-    return sorted(inside, key=_by_number) or [folder]
+    return sorted(inside, key=lambda path: (path.parent, _by_number(path))) or [folder]
+
+
+def is_of_command(folder: Path) -> bool:
+    """Whether a folder is that of a `bilevel compare` or `bilevel reproduce`, or of one problem in it."""
+    return (folder / "command.json").is_file() or (folder / "runs").is_dir()
 
 
 def is_run(folder: Path) -> bool:

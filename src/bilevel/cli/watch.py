@@ -23,7 +23,10 @@ def watch(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="FOLDER", help="Of a run, or with a folder for each of several.", exists=True, file_okay=False
+            metavar="FOLDER",
+            help="Of a run, of several, or of a `compare` or `reproduce`.",
+            exists=True,
+            file_okay=False,
         ),
     ],
     once: Annotated[bool, typer.Option("--once", help="Print what is there now, and exit.")] = False,

@@ -27,13 +27,17 @@ STYLES = {
     "interrupted": "bold yellow",
 }  # what is not here went wrong, but for the next two
 STYLES |= dict.fromkeys((watching.NOTHING, watching.SILENT), "yellow")
+NONE_UNDER_WAY = (
+    "This is the folder of a `bilevel compare` or `bilevel reproduce`, and none of its runs is under way. Those that "
+    "are finished lie below it, in seed-N.csv; `bilevel resume` makes those that are missing."
+)
 DEAD = "No process works on it and no end was written: it was killed, or its machine went down."
 
 
 def frame(watched: Watched, runs: Sequence[WatchedRun], console: Console) -> RenderableType:
     """All that is shown at one time."""
     if len(runs) == 1:
-        return _one(runs[0], str(watched.folder), console)
+        return _one(runs[0], str(runs[0].folder), console)
     return _several(runs, str(watched.folder), console)
 
 
@@ -69,16 +73,16 @@ def _words(run: WatchedRun) -> list[str]:
     if run.ended is not None:
         return [run.ended[1]] if run.ended[1] else []
     if run.state == watching.DEAD:
-        kept = (
-            "" if run.checkpoint is None else f" Kept up to step {run.checkpoint[0]:,}; resume=True goes on from there."
-        )
+        again = "`bilevel resume`" if run.folder.name.endswith(watching.UNFINISHED) else "resume=True"
+        kept = "" if run.checkpoint is None else f" Kept up to step {run.checkpoint[0]:,}; {again} goes on from there."
         return [DEAD + kept]
     if run.state == watching.SILENT:
         return [
             f"Nothing was written for {duration(run.age(run.heard))}, and there is no lock that says who works on it."
         ]
+    of_command = run.state == watching.NOTHING and watching.is_of_command(run.folder)
     return {
-        watching.NOTHING: ["There is no run in this folder yet."],
+        watching.NOTHING: [NONE_UNDER_WAY if of_command else "There is no run in this folder yet."],
         watching.STARTING: ["Compiling; nothing is evaluated yet."],
     }.get(run.state, [])
 
@@ -229,7 +233,8 @@ def _row(run: WatchedRun, console: Console) -> list[RenderableType]:
     )[0]
     numbers = [short(worst[-1]) if worst else "", short(run.best.worst) if run.best else ""]
     task = [Text(task.name) for task in run.tasks(1)] or [Text()]
-    cells = [Text(watching.text(run.folder.name)), _state(run.state), _percent(run), left, *numbers, Text(line, "cyan")]
+    name = f"{run.title} seed {run.seed}" if run.folder.name.endswith(watching.UNFINISHED) else run.folder.name
+    cells = [Text(watching.text(name)), _state(run.state), _percent(run), left, *numbers, Text(line, "cyan")]
     return [*cells, *(task if console.width >= 100 else [])]
 
 
