@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from bilevel._core import values
+from bilevel._core.averages import mean
 from bilevel._run.checkpoint import Checkpoint
 from bilevel._run.deadline import Deadline
 from bilevel._run.loop import Carry, State, Variables
@@ -178,7 +179,7 @@ class Row(NamedTuple):
     @property
     def mean(self) -> float:
         """The mean validation loss."""
-        return float(np.mean(self.validation))
+        return float(mean(self.validation))
 
 
 class Evaluated(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from bilevel._core.averages import mean
 from bilevel._studies.records import Record
 from bilevel._studies.statistics import slope
 
@@ -17,7 +18,7 @@ FAR = 10.0  # times the first loss: a run that ends above diverged
 def final(record: Record, column: str) -> float:
     """The mean over the end of the run."""
     last = record["step"] >= (1 - END) * record["step"][-1]
-    return float(record[column][last].mean())
+    return float(mean(record[column][last]))
 
 
 def diverged(record: Record, steps: int) -> bool:

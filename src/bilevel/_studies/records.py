@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from bilevel._core.averages import mean
 from bilevel._core.files import write_whole
 from bilevel._run.checkpoint import Checkpoint
 from bilevel._studies.experiment import Experiment, Method
@@ -58,9 +59,9 @@ class Record:
         unseen = test[:, n:] if n < test.shape[1] else np.full((history.evaluations, 1), np.nan)
         values = (
             *(history.step, history.seconds),
-            *(history.validation[:, :n].max(axis=1), history.validation[:, :n].mean(axis=1)),
-            *(test[:, :n].max(axis=1), test[:, :n].mean(axis=1)),
-            *(unseen.max(axis=1), unseen.mean(axis=1)),
+            *(history.validation[:, :n].max(axis=1), mean(history.validation[:, :n], axis=1)),
+            *(test[:, :n].max(axis=1), mean(test[:, :n], axis=1)),
+            *(unseen.max(axis=1), mean(unseen, axis=1)),
             *(history.direction_norm**2, history.upper_rate),
         )
         return cls(dict(zip(COLUMNS, map(np.asarray, values), strict=True)))

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from bilevel._core.averages import mean
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class History(Mapping[str, np.ndarray]):
@@ -40,7 +42,7 @@ class History(Mapping[str, np.ndarray]):
     @property
     def mean(self) -> np.ndarray:
         """The mean validation loss at each evaluation."""
-        return self.validation.mean(axis=1)
+        return mean(self.validation, axis=1)
 
     @property
     def evaluations(self) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bilevel._core.averages import mean
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.task_names import TaskValues
 from bilevel.results import findings
@@ -37,7 +38,7 @@ class Iterate:
     @property
     def mean(self) -> float:
         """The mean validation loss."""
-        return float(np.mean(self.losses))
+        return float(mean(self.losses))
 
     @property
     def worst_task(self) -> str:
@@ -52,7 +53,7 @@ class Iterate:
     @property
     def test_mean(self) -> float | None:
         """The mean test loss."""
-        return None if self.test_losses is None else float(np.mean(self.test_losses))
+        return None if self.test_losses is None else float(mean(self.test_losses))
 
 
 class Stored(NamedTuple):
