@@ -1,4 +1,6 @@
 import functools
+import signal
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,10 @@ from bilevel.problem import initial_point
 
 jax.config.update("jax_enable_x64", True)  # solutions are compared to 1e-6 and identities to rounding
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# A shell that starts tests in the background has them ignore Ctrl-C, which some of them send to themselves.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # Unoptimised: compiling these runs takes longer than running them.
