@@ -6,6 +6,9 @@ The gradient that all of them estimate, with y_i* moving as x moves, is
 
 Because each estimator returns a scalar, the direction shared by all tasks is one reverse pass through
 sum_i weights_i surrogate_i(x): memory O(d_x), not O(n d_x). `Hypergradient` is the base to write one's own from.
+
+Every estimator says whether it is unbiased on batches: whether, given y and what is carried from the last step, its
+mean over all batches is what it would be on all the data. `benchmarks/estimator_bias.py` measures it.
 """
 
 from bilevel.hypergradients.base import Hypergradient

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import optax
 
+from bilevel._core.derivatives import hessian_product
 from bilevel.problem.group import TaskView, UpperSample
 
 V = TypeVar("V")
@@ -72,6 +74,11 @@ def implicit(task: TaskView, x: Any, y: Any, v: Any, sample: UpperSample) -> jax
 def upper_gradient(task: TaskView, x: Any, y: Any, sample: UpperSample) -> Any:
     """f_y, the right-hand side of A v = f_y."""
     return jax.grad(task.upper, argnums=1)(x, y, sample.upper)
+
+
+def residual(task: TaskView, x: Any, y: Any, v: Any, sample: UpperSample) -> Any:
+    """f_y - A v, both on the sample."""
+    return optax.tree.sub(upper_gradient(task, x, y, sample), hessian_product(task.lower, x, y, v, sample.lower))
 
 
 def step_towards(v: V, residual: V, lr: jax.Array | float, keep: jax.Array | float = 1.0) -> V:

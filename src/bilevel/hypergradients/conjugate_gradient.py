@@ -20,8 +20,9 @@ class ConjugateGradient(Implicit):
         iterations: the most Hessian-vector products (and one for the first residual).
         tolerance: stops when the residual has fallen to this fraction of f_y.
 
-    Exact in d_y iterations. With small batches it solves the *batch's* system, whose inverse is on average larger than
-    the inverse of the mean: `Tracked` and `Neumann` average over batches instead.
+    Exact in d_y iterations. Biased on batches, as `Exact` is: it solves the *batch's* system, whose inverse is on
+    average larger than the inverse of the mean, and J sees the same rows. `Tracked` and `Neumann` average over batches
+    instead.
 
     Reference: Pedregosa, "Hyperparameter optimization with approximate gradient", ICML 2016.
     """

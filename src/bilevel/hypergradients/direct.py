@@ -17,7 +17,7 @@ class Direct(Hypergradient):
     """s(x) = f(x, y): the gradient f_x alone, as if y* did not move with x.
 
     It is what the public scripts of the MORBiT paper do. It is biased by J A^-1 f_y, and blind wherever x reaches f
-    only through y (a penalty, say). Here for comparison.
+    only through y (a penalty, say); batches add nothing to that, as their mean is f_x. Here for comparison.
     """
 
     gradient_error = math.inf

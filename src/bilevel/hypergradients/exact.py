@@ -17,7 +17,11 @@ LARGEST = 5_000
 
 @part
 class Exact(Implicit):
-    """v = A^-1 f_y by a dense solve on the step's sample: exact there, d_y^2 memory and d_y^3 work per task."""
+    """v = A^-1 f_y by a dense solve on the step's sample: exact there, d_y^2 memory and d_y^3 work per task.
+
+    Biased on batches: the mean of the batches' inverses is not the inverse of the mean, and J sees the rows of A. For
+    batches use `Tracked` or `Neumann`.
+    """
 
     def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> LinearSolution:
         """Zero; nothing is carried, but the state keeps one shape."""

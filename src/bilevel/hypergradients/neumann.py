@@ -35,6 +35,9 @@ class Neumann(Implicit):
     With r the last factor's product, each term is v += r/L, r -= A r/L. Whatever L, A v + r = f_y stays true, so L may
     follow the curvature that the products themselves show, max(.999 L, |A r|/|r|), at no cost.
 
+    Unbiased on batches up to the end of the series, where lr is given: no two factors share rows, and J has rows of its
+    own. An L that follows the products depends on their rows, so that the mean is then not quite that on all the data.
+
     Reference: Ji, Yang, Liang, "Bilevel optimization: convergence analysis and enhanced design" (StocBiO), ICML 2021.
     """
 

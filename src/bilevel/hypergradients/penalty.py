@@ -15,7 +15,6 @@ from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
 from bilevel.hypergradients.base import Hypergradient, rate_from
 from bilevel.problem.group import TaskView, UpperSample
-from bilevel.problem.sources import Sample
 
 
 class Penalised(NamedTuple):
@@ -35,6 +34,9 @@ class Penalty(Hypergradient):
     f(x, p) + strength (g(x, p) - g(x, y)), in value too: with it the weights settle at the saddle point of the
     penalised problem, which they would miss with f. Both g see the same rows: on two batches the strength would
     multiply their noise.
+
+    Unbiased on batches given p, whose steps draw rows of f and g of their own, as published. p itself is noisy, and
+    where f_x and g_x are not linear in y that noise is a bias, times the strength, which a smaller lr makes smaller.
 
     Args:
         strength: the penalty, a number or a function of the step, as F2SA's grows.
@@ -74,40 +76,39 @@ class Penalty(Hypergradient):
         return Penalised(y, step, found.value, found.vector)
 
     def prepare(self, task: TaskView, x: Any, y: Any, state: Penalised, sample: UpperSample) -> Penalised:
-        """Gradient steps on f + strength g, on fresh rows of g every time."""
+        """Gradient steps on f + strength g, on rows that neither each other nor the surrogate sees."""
         total = self._total(task, state.step)
         p, step, curvature, vector = state
+        fresh = lambda q: task.draw_upper(jax.random.fold_in(sample.key, q))  # noqa: E731
         if curvature is not None:
-            value, vector = linear.stretch(self._bending(task, x, p, step, sample), vector)
+            value, vector = linear.stretch(self._bending(task, x, p, step, fresh(self.steps)), vector)
             curvature = jnp.maximum(0.99 * curvature, value).astype(curvature.dtype)
             lr = rate_from(curvature)
         else:
             lr = self.lr
 
         def move(q: Any, p: Any) -> Any:
-            rows = sample.lower if self.steps == 1 else task.draw(jax.random.fold_in(sample.key, q))
-            gradient = jax.grad(total, argnums=1)(x, p, (sample.upper, rows))
+            gradient = jax.grad(total, argnums=1)(x, p, fresh(q))
             return jax.tree.map(lambda p, g: p - (lr * g).astype(p.dtype), p, gradient)
 
-        p = move(0, p) if self.steps == 1 else jax.lax.fori_loop(0, self.steps, move, p)
+        p = jax.lax.fori_loop(0, self.steps, move, p)
         return Penalised(p, step + 1, curvature, vector)
 
     def surrogate(self, task: TaskView, x: Any, y: Any, state: Penalised, sample: UpperSample) -> jax.Array:
         """The penalised loss."""
-        total = self._total(task, state.step - 1)(x, state.y, (sample.upper, sample.lower))
+        total = self._total(task, state.step - 1)(x, state.y, sample)
         strength = rate_at(self.strength, state.step - 1)
         return total - (strength * task.lower(x, y, sample.lower)).astype(total.dtype)
 
     def _bending(self, task: TaskView, x: Any, p: Any, step: jax.Array, sample: UpperSample) -> Callable[[Any], Any]:
         """v -> (f_yy + strength A) v at p."""
-        rows = sample.upper, sample.lower
-        return lambda v: hessian_product(self._total(task, step), x, p, v, rows)
+        return lambda v: hessian_product(self._total(task, step), x, p, v, sample)
 
     def _total(self, task: TaskView, step: jax.Array) -> Callable[..., jax.Array]:
         """f + strength g."""
 
-        def total(x: Any, p: Any, rows: tuple[Sample, Sample]) -> jax.Array:
-            f = task.upper(x, p, rows[0])
-            return f + (rate_at(self.strength, step) * task.lower(x, p, rows[1])).astype(f.dtype)
+        def total(x: Any, p: Any, sample: UpperSample) -> jax.Array:
+            f = task.upper(x, p, sample.upper)
+            return f + (rate_at(self.strength, step) * task.lower(x, p, sample.lower)).astype(f.dtype)
 
         return total

@@ -23,7 +23,8 @@ class RandomNeumann(Implicit):
         lr: the scale 1/L; None = chosen per task and kept up to date.
 
     Its mean is `Neumann`'s v. Its variance is large: in directions of curvature near L it is zero most of the time and
-    Q times too long otherwise. p starts at 0; from 1 on, the mean would always miss f_y / L.
+    Q times too long otherwise. p starts at 0; from 1 on, the mean would always miss f_y / L. On batches it is as
+    unbiased as `Neumann`, and for the same reason: all factors and J have rows of their own.
 
     References: Ghadimi and Wang, "Approximation methods for bilevel programming", 2018; Hong, Wai, Wang, Yang, "A
     two-timescale stochastic algorithm framework for bilevel optimization", 2023; Gu et al., ICLR 2023.

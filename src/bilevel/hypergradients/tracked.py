@@ -19,7 +19,6 @@ from bilevel.hypergradients.base import (
     zeros_like,
 )
 from bilevel.problem.group import TaskView, UpperSample
-from bilevel.problem.sources import Sample
 
 
 @part
@@ -32,6 +31,9 @@ class Tracked(Implicit):
 
     v is an average over many batches, which makes this the least noisy estimator at small batches; it lags where the
     lower problems are ill-conditioned.
+
+    Unbiased on batches: every step on v draws rows of g that J does not see, or the mean of J A v would not be that on
+    all the data. f_y and f_x share a batch: one only meets J, which has rows of its own, and the other is added.
 
     Reference: Dagréou, Ablin, Vaiter, Moreau, "A framework for bilevel optimization that enables stochastic and global
     variance reduction algorithms" (SOBA), NeurIPS 2022. SOBA's v has the other sign.
@@ -62,11 +64,9 @@ class Tracked(Implicit):
             assert task.curvature is not None
             lr = rate_from(task.curvature)
 
-        def move(v: Any, rows: Sample) -> Any:
+        def move(q: jax.Array, v: Any) -> Any:
+            rows = task.draw(jax.random.fold_in(sample.key, q))
             residual = optax.tree.sub(right, hessian_product(task.lower, x, y, v, rows))
             return step_towards(v, residual, lr)
 
-        if self.steps == 1:
-            return LinearSolution(move(state.v, sample.lower))
-        fresh = lambda q, v: move(v, task.draw(jax.random.fold_in(sample.key, q)))  # noqa: E731
-        return LinearSolution(jax.lax.fori_loop(0, self.steps, fresh, state.v))
+        return LinearSolution(jax.lax.fori_loop(0, self.steps, move, state.v))

@@ -18,6 +18,9 @@ class Unrolled(Hypergradient):
     One lower step sees J and none of A^-1: the more `lower_steps` the solver takes, the smaller the bias. The paper's
     appendix C describes this estimator with one step.
 
+    On batches it is unbiased given the rows of those lower steps, as f has rows of its own. Over the rows of the lower
+    steps it is biased: a step's J sees the rows that made y.
+
     Reference: Franceschi et al., "Bilevel programming for hyperparameter optimization and meta-learning", ICML 2018.
     """
 

@@ -38,6 +38,11 @@ class TaskView(NamedTuple):
         """A fresh lower sample."""
         return self.train.draw(key, self.lower_batch)
 
+    def draw_upper(self, key: jax.Array) -> UpperSample:
+        """A fresh sample for an evaluation of the upper level."""
+        upper, lower, rest = jax.random.split(key, 3)
+        return UpperSample(self.validation.draw(upper, self.upper_batch), self.draw(lower), rest)
+
 
 @part
 class Group:
@@ -94,12 +99,7 @@ class Group:
 
     def draw_upper(self, key: jax.Array) -> UpperSample:
         """The samples of one evaluation of the upper level, for every task."""
-
-        def one(task: TaskView, key: jax.Array) -> UpperSample:
-            upper, lower, rest = jax.random.split(key, 3)
-            return UpperSample(task.validation.draw(upper, self.upper_batch), task.draw(lower), rest)
-
-        return self.each(one, self.keys(key))
+        return self.each(lambda task, k: task.draw_upper(k), self.keys(key))
 
     def losses(self, objective: Objective, source: Source, x: Any, y: Any) -> jax.Array:
         """An objective, f or g, on all the data of a source, for every task."""

@@ -4,7 +4,7 @@ Step k, with T lower steps and N steps on v:
 
     (1)  T times  y <- y - beta grad_y g(x^k, y; fresh rows)
     (2)  N times  v <- v - rho (A(x^k, y^{k+1}; fresh rows) v - f_y),   f_y on one batch for all N
-    (3)  x^{k+1} = proj_X (x^k - alpha (f_x - J v))   at (x^k, y^{k+1}, v)
+    (3)  x^{k+1} = proj_X (x^k - alpha (f_x - J v))   at (x^k, y^{k+1}, v),   f_x on that batch too, J on fresh rows
 
 Both loops start from where the last step left them. These are MORBiT's updates with more lower steps and several steps
 of the `Tracked` estimator, and are written so.

@@ -7,8 +7,9 @@ Step k, with s_k the strength of the penalty, T lower steps:
     (3)  x^{k+1} = proj_X (x^k - alpha (f_x(x^k, p) + s_k (g_x(x^k, p) - g_x(x^k, z))))
     (4)  lambda^{k+1} from the penalised losses f_i(x^k, p_i) + s_k (g_i(x^k, p_i) - g_i(x^k, z_i))
 
-z is the y of the result. (2) and (3) are the `Penalty` estimator, in the order of moves that MORBiT has. Both g of (3)
-see the same rows, or s_k would multiply their noise.
+z is the y of the result. (2) and (3) are the `Penalty` estimator, in the order of moves that MORBiT has. Every step of
+(1) and (2), and (3), draws rows of its own, as published. Both g of (3) see the same rows, or s_k would multiply their
+noise.
 
 Published for one task without constraint, s_k ~ k^{1/7}, rho ~ k^{-5/7}, beta ~ k^{-4/7}: O(eps^-3.5) samples when both
 levels are noisy. `growing` is that strength. Constraint, several tasks and weights (4) are our extension, without a

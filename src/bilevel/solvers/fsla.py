@@ -7,7 +7,9 @@ Step k, with rho the rate of y and v:
     (3)  d^k     = STORM_eta of f_x - J v                       at (x^k, y^{k+1}, v^{k+1}); before: (x^{k-1}, y^k, v^k)
     (4)  x^{k+1} = proj_X (x^k - alpha d^k),   lambda^{k+1} from the losses, tracked by STORM too
 
-Both points of (3) see the same rows. v is a variable here: at the old point it is the old v, and does not move.
+(1), (2) and (3) see rows of their own, as published: with the rows of (2) in (3), J and the new v would not be
+independent, and the direction would be biased. Both points of (3) see the same rows. v is a variable here: at the old
+point it is the old v, and does not move.
 
 Published for one task without constraint: O(eps^-2) samples. Constraint, several tasks and weights are our extension,
 without a theorem.
@@ -66,14 +68,13 @@ class FSLA(LinearSystemSolver):
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """y, v at the new y, then x and the weights."""
-        lower_key, upper_key = jax.random.split(key)
-        samples = problem.draw_upper(upper_key)
+        lower_key, v_key, upper_key = jax.random.split(key, 3)
         moved = self.descend(problem, state, lower_key)  # (1)
         point = self.point(state, moved.y, moved.rates)
-        v = self.move_v(state.v, residuals(problem, point, samples), moved.rate)  # (2)
+        v = self.move_v(state.v, residuals(problem, point, problem.draw_upper(v_key)), moved.rate)  # (2)
         momentum = rate_at(self.momentum, state.step)
         value, _, memory = self.tracker.update(
-            self._tracked(problem), kept(point._replace(v=v)), state.memory, samples, momentum
+            self._tracked(problem), kept(point._replace(v=v)), state.memory, problem.draw_upper(upper_key), momentum
         )  # (3)
         state, info = self.finish(problem, state, moved, as_evaluation(value, state.weights, v))  # (4)
         return state._replace(memory=memory), info

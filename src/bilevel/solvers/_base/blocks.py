@@ -9,8 +9,7 @@ import jax.numpy as jnp
 
 from bilevel.constraints import Ball
 from bilevel.constraints.base import Constraint
-from bilevel.hypergradients import Tracked
-from bilevel.hypergradients.base import LinearSolution, implicit
+from bilevel.hypergradients.base import implicit, residual, step_towards
 from bilevel.problem.group import TaskView, UpperSample
 from bilevel.problem.multiblock import BlockPoint, MultiBlockProblem
 from bilevel.problem.per_task import PerTask, fields_of
@@ -42,7 +41,7 @@ class BlockMove(NamedTuple):
         fixed = at_dual(task, dual)
         slope = jax.grad(fixed.lower, argnums=1)(x, y, sample.lower)
         down = jax.tree.map(lambda a, s: a - (self.lower_rate * s).astype(a.dtype), y, slope)
-        new = Tracked(self.v_rate).prepare(fixed, x, y, LinearSolution(v), sample).v
+        new = step_towards(v, residual(fixed, x, y, v, sample), self.v_rate)
         new = new if self.radius is None else Ball(self.radius).project(new)
         return BlockPoint(down, self.dual_constraint.project(up)), new
 

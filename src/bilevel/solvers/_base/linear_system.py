@@ -8,11 +8,10 @@ import jax
 import optax
 
 from bilevel._core import values
-from bilevel._core.derivatives import hessian_product
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate
 from bilevel.hypergradients import Tracked
-from bilevel.hypergradients.base import LinearSolution, step_towards, upper_gradient
+from bilevel.hypergradients.base import LinearSolution, residual, step_towards
 from bilevel.oracles.lower import lower_gradients
 from bilevel.oracles.upper import Point, Upper
 from bilevel.problem.group import TaskView, UpperSample
@@ -97,7 +96,6 @@ def residuals(problem: Problem, point: Point | KeptPoint, samples: PerTask[Upper
     """f_y - A v of every task at a point."""
 
     def one(task: TaskView, y: Any, solution: LinearSolution, sample: UpperSample) -> Any:
-        image = hessian_product(task.lower, point.x, y, solution.v, sample.lower)
-        return optax.tree.sub(upper_gradient(task, point.x, y, sample), image)
+        return residual(task, point.x, y, solution.v, sample)
 
     return problem.each(one, point.y, point.v, samples)
