@@ -221,13 +221,13 @@ def _call(number: jax.Array, rows: Any, *asked: Any) -> jax.Array:
     """What is known of a call: how many rows it sees, and enough to tell it from others on other points or samples."""
     # The task's number makes sure that a vmap over tasks reaches this, and that every task counts.
     told = [rows, number, *map(_fingerprint, asked)]
-    return jax.lax.stop_gradient(jnp.stack([jnp.asarray(part, jnp.float32) for part in told]))
+    return jax.lax.stop_gradient(jnp.stack([jnp.asarray(part, float) for part in told]))
 
 
 def _fingerprint(values: Any) -> jax.Array:
     """A number that other values do not have, or hardly ever."""
-    flat = [jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(values)]
-    return sum((jnp.vdot(leaf, 1 + jnp.arange(leaf.size, dtype=jnp.float32)) for leaf in flat), jnp.zeros(()))
+    flat = [jnp.ravel(leaf).astype(float) for leaf in jax.tree.leaves(values)]  # as wide as there is
+    return sum((jnp.vdot(leaf, 1 + jnp.arange(leaf.size, dtype=float)) for leaf in flat), jnp.zeros(()))
 
 
 def counted_problem(problem: Problem, tally: Tally) -> Problem:
