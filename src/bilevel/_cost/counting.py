@@ -38,6 +38,7 @@ from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample, Source
 
 UPPER, LOWER = ("upper_values", "upper_gradients"), ("lower_values", "lower_gradients")
+FARTHEST = np.finfo(np.float32).max  # points beyond are as good as infinite, in any precision
 HESSIAN, JACOBIAN, ROWS = "hessian_products", "jacobian_products", "rows"
 
 
@@ -55,7 +56,7 @@ class Tally:
 
     def count(self, kind: str, calls: np.ndarray) -> None:
         """Adds calls, a row each. A gradient is of all of F: its part in x and its part in y are one call."""
-        self.finite = self.finite and bool(np.isfinite(calls).all())
+        self.finite = self.finite and bool((np.abs(calls) < FARTHEST).all())  # false of NaN too
         if kind in (UPPER[1], LOWER[1]):
             known = {call.tobytes(): call for call in calls if (kind, call.tobytes()) not in self._gradients}
             self._gradients |= {(kind, name) for name in known}
