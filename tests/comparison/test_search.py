@@ -65,6 +65,17 @@ def test_where_everything_diverges_it_ends():
     assert len(found.rates.split()) == 3
 
 
+def test_rates_that_diverge_in_whole_runs_make_way_for_the_next():
+    """In short runs the largest x does best, in whole ones it diverges."""
+    score = lambda limit: (
+        lambda tried: {  # noqa: E731
+            rates: math.inf if rates_of(s).upper > limit else 1 / rates_of(s).upper for rates, s in tried.items()
+        }
+    )
+    found = Search(SOLVER, Grid((1e-3, 1e-2, 1e-1), (0.1,), (0.1,)), score(1.0), score(1e-3)).run()
+    assert found.rates == "0.001 0.1 0.1"
+
+
 def test_given_rates_stay():
     found, asked = search(lambda x, y, weights: 1 / y, bl.MORBiT(0.7, weighting=SimplexAscent(0.2)))
     assert {tuple(rates.split()[::2]) for rates in asked} == {("0.7", "0.2")}

@@ -21,6 +21,7 @@ from bilevel.solvers._base.solver import FIRST_MEASUREMENT, Solver, measure
 from bilevel.solvers._base.state import State
 
 WINDOW = 48  # steps whose calls are compared with those of later ones
+UNOPTIMISED = {"xla_backend_optimization_level": 0}
 TRIES = 8  # lengths that are counted to find the longest run of a budget
 
 
@@ -67,8 +68,7 @@ class RunCounter:
         self._tally = Tally()
         self._counting = counted_problem(problem, self._tally)
         # Compiling takes longer than a few windows of steps, and less long than a whole run.
-        self._quick_step = jax.jit(solver.step, compiler_options={"xla_backend_optimization_level": 0})
-        self._fast_step = jax.jit(solver.step)
+        self._quick_step, self._fast_step = jax.jit(solver.step, compiler_options=UNOPTIMISED), jax.jit(solver.step)
         self._key = jax.random.key(0)
         self._first, self._start = self._begin()
         self._state, self._each = self._first, []  # the steps counted so far, and the state after them
@@ -101,7 +101,8 @@ class RunCounter:
         y = self.problem.starting_y(self.y, jax.random.fold_in(key, 0))
 
         def begin() -> State:
-            state = jax.jit(solver.start)(self._counting, x, y, key, jnp.asarray(WINDOW, jnp.int32))
+            start = jax.jit(solver.start, compiler_options=UNOPTIMISED)
+            state = start(self._counting, x, y, key, jnp.asarray(WINDOW, jnp.int32))
             if not solver.measures(state):
                 return state
             return measure(solver, self._counting, state, jax.random.fold_in(key, 2), FIRST_MEASUREMENT)
@@ -124,7 +125,8 @@ class RunCounter:
             last = (steps // window - 1) * window
             _, late = self._walk(self._state._replace(step=jnp.asarray(last, jnp.int32)), last, window, steps)
             if np.array_equal(early, late):
-                return np.concatenate([self._in_order(window, steps), np.resize(early, (steps - window, early.shape[1]))])
+                repeated = np.resize(early, (steps - window, early.shape[1]))
+                return np.concatenate([self._in_order(window, steps), repeated])
         return self._in_order(steps, steps)
 
     def _in_order(self, count: int, steps: int) -> np.ndarray:

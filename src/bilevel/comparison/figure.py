@@ -37,7 +37,7 @@ class Levels(NamedTuple):
 def draw(title: str, candidates: Sequence[Candidate], levels: Levels, path: str | os.PathLike | None = None) -> Figure:
     """Medians over the seeds; for the best two, bands from the 10 % to the 90 % quantile.
 
-    Solvers that diverged in all their runs are left out.
+    Solvers that diverged in all their runs are left out, unless all did.
     """
     if path is not None:
         check_path(path)
@@ -46,7 +46,8 @@ def draw(title: str, candidates: Sequence[Candidate], levels: Levels, path: str 
     from matplotlib.figure import Figure
 
     paper = [c for c in candidates if c.name == PAPER]
-    others = _coloured_first([c for c in candidates if c.name != PAPER and not c.diverged.all()])
+    rivals = [c for c in candidates if c.name != PAPER]
+    others = _coloured_first([c for c in rivals if not c.diverged.all()] or rivals)
     units = {"oracle calls per task": "calls", "seconds of steps": "seconds"}
     if any(np.isnan(c.profile.calls) for c in candidates):  # they are counted on bilevel problems only
         del units["oracle calls per task"]

@@ -67,7 +67,8 @@ class Search:
 
     All of a grid are tried in short runs. While the best lies on an edge the grid gets one rate more there, by its own
     ratio, and where every run diverges one smaller rate of x and of y; at most four on each side. The best three are
-    compared in whole runs, and where the winner lies on an edge, the grid widens and they are compared again.
+    compared in whole runs, or the next three where these diverge. Where the winner lies on an edge, the grid widens and
+    the best are compared again.
     """
 
     def __init__(self, solver: Solver, grid: Grid, short: Scores, whole: Scores):
@@ -80,16 +81,26 @@ class Search:
         while True:
             tried = tuned_on(Grid(*(axis.rates for axis in self.axes)), self.solver)  # type: ignore[arg-type]
             scores = self.short(tried)
-            order = sorted(tried, key=lambda rates: scores[rates])
-            if self._widen(self._sides(tried[order[0]]) if np.isfinite(scores[order[0]]) else SMALLER):
+            order = sorted((rates for rates in tried if np.isfinite(scores[rates])), key=lambda rates: scores[rates])
+            if self._widen(self._sides(tried[order[0]]) if order else SMALLER):
                 continue
-            finals = self.whole({rates: tried[rates] for rates in order[:FINALISTS]})
-            best = min(finals, key=lambda rates: finals[rates])
-            sides = self._sides(tried[best])
-            if np.isfinite(finals[best]) and self._widen(sides):
+            best = self._winner({rates: tried[rates] for rates in order})
+            if self._widen(SMALLER if best is None else self._sides(tried[best])):
                 continue
-            edges = tuple(f"{side} {name}" for side, name in zip(sides, AXES, strict=True) if side)
-            return Chosen(best, tried[best], edges)
+            best = next(iter(order or tried)) if best is None else best  # which diverges
+            sides = zip(self._sides(tried[best]), AXES, strict=True)
+            return Chosen(best, tried[best], tuple(f"{side} {name}" for side, name in sides if side))
+
+    def _winner(self, order: Mapping[str, Solver]) -> str | None:
+        """The best of the first three in whole runs, or of the next three where these diverge; None if all do."""
+        left = list(order)
+        while left:
+            finalists, left = left[:FINALISTS], left[FINALISTS:]
+            scores = self.whole({rates: order[rates] for rates in finalists})
+            best = min(scores, key=lambda rates: scores[rates])
+            if np.isfinite(scores[best]):
+                return best
+        return None
 
     def _sides(self, solver: Solver) -> list[str]:
         """Of every axis, the side that a solver's rate lies on."""
