@@ -90,6 +90,8 @@ def main(folder: Path, quick: bool) -> None:
     sections["RELATIVE"] = tables.plain(others, "solver with `rates=bl.rates.Relative()`")
     place = folder if quick else DOCS
     (place / "figures").mkdir(exist_ok=True)
+    for old in (place / "figures").glob("comparison-*.png"):
+        old.unlink()
     for name in found:
         shutil.copy(folder / name / "comparison.png", place / "figures" / f"comparison-{name}.png")
     text = page(HEAD.read_text(), fields(found, chosen, seconds), sections, tables.everything(problems))

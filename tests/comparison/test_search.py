@@ -67,11 +67,11 @@ def test_where_everything_diverges_it_ends():
 
 def test_rates_that_diverge_in_whole_runs_make_way_for_the_next():
     """In short runs the largest x does best, in whole ones it diverges."""
-    score = lambda limit: (
-        lambda tried: {  # noqa: E731
-            rates: math.inf if rates_of(s).upper > limit else 1 / rates_of(s).upper for rates, s in tried.items()
-        }
-    )
+
+    def score(limit):
+        loss = lambda x: math.inf if x > limit else 1 / x  # noqa: E731
+        return lambda tried: {rates: loss(rates_of(solver).upper) for rates, solver in tried.items()}
+
     found = Search(SOLVER, Grid((1e-3, 1e-2, 1e-1), (0.1,), (0.1,)), score(1.0), score(1e-3)).run()
     assert found.rates == "0.001 0.1 0.1"
 

@@ -98,10 +98,7 @@ def _line(candidate: Candidate, unit: str, rank: int | None, optimum: float | No
     own = candidate.profile
     at = own.calls_at if unit == "calls" else lambda steps: steps * own.seconds
     # What is before the first step cannot be shown on a logarithmic axis.
-    runs = [
-        Record({"step": at(r["step"][1:]), "worst": _clipped(r)[1:] - (optimum or 0.0)})
-        for r in candidate.runs.values()
-    ]
+    runs = [Record({"step": at(r["step"][1:]), "worst": _gap(r, optimum)[1:]}) for r in candidate.runs.values()]
     if rank is None or rank >= BANDS:
         steps, values = over_steps(runs, [run["worst"] for run in runs])
         runs = [Record({"step": steps, "worst": spread(values)[0]})]
@@ -109,10 +106,14 @@ def _line(candidate: Candidate, unit: str, rank: int | None, optimum: float | No
     return Line(candidate.name, runs, lambda run: run["worst"], colour, MARKERS[0], test=rank is None)
 
 
-def _clipped(record: Record) -> np.ndarray:
-    """Losses up to twice the first: those of a run that diverges would flatten all the others."""
+def _gap(record: Record, optimum: float | None) -> np.ndarray:
+    """Losses, or what they exceed the optimum by; up to twice the first, as a run that diverges flattens all others.
+
+    They may lie below the optimum while y is not yet the minimiser: nothing is drawn there.
+    """
     worst = record["worst_validation"]
-    return np.minimum(np.nan_to_num(worst, nan=np.inf), 2 * worst[0])
+    clipped = np.minimum(np.nan_to_num(worst, nan=np.inf), 2 * worst[0])
+    return clipped if optimum is None else np.where(clipped > optimum, clipped - optimum, np.nan)
 
 
 def _rates(candidate: Candidate) -> str:
