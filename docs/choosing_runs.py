@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 import bilevel as bl
 from bilevel._cost.given_rates import GivenRates, with_rates
+from bilevel._studies.record_files import RecordFiles
 from bilevel.comparison import runner, search
 from bilevel.comparison.benchmarks import BENCHMARKS
 from bilevel.comparison.candidates import Candidate
@@ -20,9 +21,11 @@ from bilevel.comparison.chosen import all_solvers, by_name
 from bilevel.comparison.profiles import Budget, plan
 from bilevel.comparison.tuning import AUTOMATIC
 
+Say = Callable[[str], None]
+
 FIRST = ("Tandem", "MORBiT", "SOBA")
 STREAMING = ("MASOBA", "AmIGO", "FSLA", "StocBiO", "F2SA", "ALSET", "SUSTAIN", "MRBO")  # more, on data without end
-FACTORS = (1.0, 3.0, 10.0)  # of tuned constant rates, from which they fall
+FACTORS = (1.0, 3.0, 10.0)  # of tuned constant rates of x and the weights, from which they fall
 FALLING = {"noisy-ball": "SOBA", "letter": "MORBiT"}
 RELATIVE = (bl.Tandem, bl.SOBA, bl.SABA, bl.MORBiT, bl.MASOBA)  # solvers that run with Tandem's rates
 AUTOMATICALLY = ("Tandem", "MORBiT")  # that run without rates too
@@ -40,9 +43,9 @@ class Setting:
     calls: float | None = None
     grid: bl.Grid = dataclasses.field(default_factory=bl.Grid)
 
-    def compare(self, folder: Path) -> bl.Comparison:
+    def compare(self, folder: Path, say: Say) -> bl.Comparison:
         """Makes the runs that are missing."""
-        print(f"{self.problem}:", flush=True)
+        say(f"{self.problem}:")
         options = {"seeds": self.seeds, "calls": self.calls, "grid": self.grid, "automatic": AUTOMATICALLY}
         return bl.compare(self.problem, solvers=list(self.solvers), out=folder, say=say, **options)
 
@@ -53,9 +56,18 @@ class Setting:
         return WIDENED * tried + self.seeds
 
 
-def say(text: str) -> None:
-    """A line of progress."""
-    print(f"  {text}", flush=True)
+def teller(records: RecordFiles) -> Say:
+    """Prints a line, and notes how long it took to get there: what is killed loses the time of one solver only."""
+    last = time.perf_counter()
+
+    def say(text: str) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        records.note_time("choosing", "runs", 0, now - last, 0)
+        last = now
+        print(text, flush=True)
+
+    return say
 
 
 def settings(quick: bool) -> list[Setting]:
@@ -133,24 +145,26 @@ def budget_of(found: bl.Comparison) -> float:
     return float(own.profile.calls_at(own.steps))
 
 
-def falling(problem: str, found: bl.Comparison, folder: Path) -> list[Mapping[str, Any]]:
+def falling(problem: str, found: bl.Comparison, folder: Path, say: Say) -> list[Mapping[str, Any]]:
     """A solver with its tuned rates, constant and falling, and Tandem beside it."""
     name = FALLING[problem]
     constant = candidate(found, name)
     solvers = {}
+    tuned = [float(rate) for rate in constant.rates.split()]
     for factor in FACTORS:
-        rates = [Falling(factor * float(rate), constant.steps) for rate in constant.rates.split()]
-        label = f"{name}, from {factor:g} times its tuned rates, falling"
-        solvers[label] = with_rates(by_name([name])[name], GivenRates(*rates, estimator=rates[1]))
+        # y's is bounded by the curvature of g, whether it falls or not.
+        rates = [Falling(t * rate, constant.steps) for t, rate in zip((factor, 1.0, factor), tuned, strict=True)]
+        label = f"{name}, falling, x and weights from {factor:g} times the tuned rates"
+        solvers[label] = with_rates(by_name([name])[name], GivenRates(*rates, estimator=tuned[1]))
     options = {"grid": None, "calls": budget_of(found), "seeds": len(constant.runs), "say": say}
     other = bl.compare(problem, solvers=solvers, out=folder / "falling", **options)
     rows = {row["solver"] + ", automatic" * (row["rates"] == AUTOMATIC): row for row in found.table()}
-    tuned = dict(rows[name]) | {"solver": f"{name}, constant, as tuned"}
+    before = dict(rows[name]) | {"solver": f"{name}, constant, as tuned"}
     beside = dict(rows["Tandem, automatic"]) | {"solver": "Tandem, automatic"}
-    return [dict(row) | {"problem": problem} for row in (tuned, *other.table(), beside)]
+    return [dict(row) | {"problem": problem} for row in (before, *other.table(), beside)]
 
 
-def relative(found: bl.Comparison, folder: Path) -> list[Mapping[str, Any]]:
+def relative(found: bl.Comparison, folder: Path, say: Say) -> list[Mapping[str, Any]]:
     """Other solvers with Tandem's rates."""
     options = {"rates": bl.rates.Relative(), "weighting": bl.weightings.SimplexAscent()}
     solvers = {kind.__name__: kind(**options) for kind in RELATIVE}

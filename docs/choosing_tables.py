@@ -135,11 +135,11 @@ def without_rates(problems: Problems) -> str:
             of = {row["rates"] == "automatic": row for row in rows if row["solver"] == solver}
             if len(of) == 2:
                 cells = [f"{spread(of[a], 'worst_test')}; {spread(of[a], 'worst_validation')}" for a in (True, False)]
-                measured = float(of[True]["measuring_calls"]) / float(of[True]["calls"])
+                measured = float(of[True]["calls_besides_steps"]) / float(of[True]["calls"])
                 steps = [number(of[a]["steps"]) for a in (True, False)]
                 lines.append([name, solver, *cells, *steps, f"{measured:.0%}", share(of[True]["diverged"])])
     head = ["problem", "solver", "automatic: worst test; validation", "tuned", "steps, automatic", "steps, tuned"]
-    return table([*head, "calls that measure", "diverged, automatic"], lines)
+    return table([*head, "calls besides those of steps, automatic", "diverged, automatic"], lines)
 
 
 def measuring(problems: Problems, skipped: Mapping[str, Mapping[str, str]]) -> str:
@@ -148,7 +148,7 @@ def measuring(problems: Problems, skipped: Mapping[str, Mapping[str, str]]) -> s
     for name, rows in problems.items():
         row = next((row for row in rows if called(row) == "MORBiT, automatic"), None)
         if row is not None:
-            part = float(row["measuring_calls"]) / float(row["calls"])
+            part = float(row["calls_besides_steps"]) / float(row["calls"])
             found.append(f"{part:.0%} on {name}, where {number(row['steps'])} steps are left")
         elif "MORBiT, automatic" in skipped.get(name, {}):
             found.append(f"all of it on {name}, where it could not begin")

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import choosing_tables as tables
-from choosing_runs import FALLING, Setting, budget_of, clock, estimate, falling, relative, settings
+from choosing_runs import FALLING, Setting, budget_of, clock, estimate, falling, relative, settings, teller
 
 import bilevel as bl
 from bilevel._studies import measures
@@ -36,7 +36,7 @@ def fields(found: Mapping[str, bl.Comparison], chosen: Sequence[Setting], second
     grid = chosen[0].grid
     left = {s.problem: sorted(set(all_solvers()) - set(s.solvers)) for s in chosen}
     out = [f"{name}: {', '.join(names)} were not tried" for name, names in left.items() if names]
-    out += [f"{name}, {who}: {why}" for name, c in found.items() for who, why in c.skipped.items()]
+    out += [f"{name}, {who}: {why.rstrip('.')}" for name, c in found.items() for who, why in c.skipped.items()]
     ranked = {f"rank_{n.lower()}": n for n in ("SABA", "SRBA", "SPABA", "VRBO", "SOBA", "STABLE", "F2SA")}
     ranked["rank_tandem_automatic"] = "Tandem, automatic"
     return {field: tables.rank_everywhere(problems, name) for field, name in ranked.items()} | {
@@ -75,14 +75,13 @@ def main(folder: Path, quick: bool) -> None:
     print("Measuring what runs cost ...", flush=True)
     expected = sum(estimate(setting, folder) for setting in chosen)
     print(f"The missing runs will take about {clock(expected)} on {os.cpu_count()} cores.", flush=True)
-    records, began = RecordFiles(folder), time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        found = {setting.problem: setting.compare(folder) for setting in chosen}
-        fell = [row for name in FALLING for row in falling(name, found[name], folder)]
-        others = relative(found["letter"], folder)
-    finally:  # also of a part that was interrupted
-        records.note_time("choosing", "quick" if quick else "whole", 0, time.perf_counter() - began, 0)
+    records, began = RecordFiles(folder), time.perf_counter()
+    say = teller(records)
+    found = {setting.problem: setting.compare(folder, say) for setting in chosen}
+    fell = [row for name in FALLING for row in falling(name, found[name], folder, say)]
+    others = relative(found["letter"], folder, say)
+    say("The page:")
     seconds = sum(float(row["seconds"]) for row in records.times())
     problems = {name: comparison.table() for name, comparison in found.items()}
     sections = {mark: make(problems) for mark, make in tables.SECTIONS.items()}

@@ -39,7 +39,7 @@ def candidate(name, rates, validation, test, edges=()):
         )
         for seed, loss in enumerate(validation)
     }
-    used = Used(np.array([0.0, 10.0]), np.array([30.0, 130.0]), 30.0 * (rates == "automatic"))
+    used = Used(np.array([0.0, 10.0]), np.array([30.0, 130.0]), 30.0)
     return Candidate(name, Profile(13.0, 0.5, 10**6, used), rates, runs, 10, edges)
 
 

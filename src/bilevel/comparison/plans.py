@@ -18,9 +18,7 @@ def written(plan: Plan) -> Facts:
     if profile.used is None:
         return facts
     columns = {"at": profile.used.steps, "used": profile.used.calls}
-    return (
-        facts | {n: " ".join(f"{v:.9g}" for v in c) for n, c in columns.items()} | {"measuring": profile.used.measuring}
-    )
+    return facts | {n: " ".join(f"{v:.9g}" for v in c) for n, c in columns.items()} | {"besides": profile.used.besides}
 
 
 def read(facts: Mapping[str, str | float]) -> Plan:
@@ -28,5 +26,5 @@ def read(facts: Mapping[str, str | float]) -> Plan:
     used = None
     if "at" in facts:
         at, calls = (np.array(str(facts[name]).split(), float) for name in ("at", "used"))
-        used = Used(at, calls, float(facts["measuring"]))
+        used = Used(at, calls, float(facts["besides"]))
     return Plan(int(facts["steps"]), Profile(float(facts["calls"]), float(facts["seconds"]), int(facts["bytes"]), used))

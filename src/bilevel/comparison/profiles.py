@@ -39,14 +39,14 @@ class Used(NamedTuple):
 
     steps: np.ndarray  # 0, then those that are evaluated
     calls: np.ndarray  # up to each of them
-    measuring: float  # of all these, to measure automatic rates
+    besides: float  # of all these, not in steps: first values, tables, rates that are measured
 
     @classmethod
-    def of(cls, cost: RunCost, automatic: bool) -> Used:
+    def of(cls, cost: RunCost) -> Used:
         """At the steps at which a run of this length is evaluated."""
         steps = np.arange(0, cost.length + 1, evaluated_every(cost.length))
         steps = np.union1d(steps, [cost.length])
-        return cls(steps, cost.rows[steps], automatic * cost.start.rows + cost.measuring.rows)
+        return cls(steps, cost.rows[steps], cost.start.rows + cost.measuring.rows)
 
 
 class Profile(NamedTuple):
@@ -100,8 +100,7 @@ def plan(solver: Solver, ready: Ready, budget: Budget, y: Any = None) -> Plan:
         assert steps is not None
         return Plan(steps, Profile(float("nan"), seconds, memory))
     cost = counted(typical, ready, Budget(budget.calls, None, steps), y)
-    used = Used.of(cost, bool(typical.measures(state)))
-    return Plan(cost.length, Profile(cost.rows[-1] / cost.length, seconds, memory, used))
+    return Plan(cost.length, Profile(cost.rows[-1] / cost.length, seconds, memory, Used.of(cost)))
 
 
 def counted(solver: Solver, ready: Ready, budget: Budget, y: Any = None) -> RunCost:

@@ -35,7 +35,10 @@ def row(candidate: Candidate, rank: Rank | None, target: float) -> Row:
     calls, seconds = own.calls_at(steps[known]), own.seconds * steps[known]
     found["calls_to_target"] = float(calls.mean()) if known.any() else nan
     found["seconds_to_target"] = float(seconds.mean()) if known.any() else nan
-    found |= {"calls": float(own.calls_at(candidate.steps)), "measuring_calls": own.used.measuring if own.used else nan}
+    found |= {
+        "calls": float(own.calls_at(candidate.steps)),
+        "calls_besides_steps": own.used.besides if own.used else nan,
+    }
     found |= {"calls_per_step": own.calls, "seconds_per_step": own.seconds}
     found |= {"state_megabytes": own.bytes / 1e6, "runs": len(candidate.runs)}
     return found | {"diverged": float(candidate.diverged.mean())}
