@@ -1,167 +1,105 @@
-"""Writes docs/choosing.md and its figures from a folder that `bilevel compare` made.
+"""Makes all runs of docs/choosing.md that are missing in a folder, then the page and its figures.
 
-python docs/make_choosing.py comparison             the whole page
-python docs/make_choosing.py comparison relative    makes the runs of the section on relative rates that are missing in
-                                                    the folder, and writes this section of the page alone
+python docs/make_choosing.py FOLDER            # says first how long it will take; started again, it goes on
+python docs/make_choosing.py FOLDER --quick    # a few short runs, to try it out: the page goes into the folder
 """
 
 from __future__ import annotations
 
-import csv
-import re
+import argparse
+import os
 import shutil
-import sys
+import string
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import choosing_tables as tables
+from choosing_runs import FALLING, Setting, budget_of, clock, estimate, falling, relative, settings, teller
+
 import bilevel as bl
-from bilevel.comparison.benchmarks import BENCHMARKS, PAPER
+from bilevel._studies import measures
+from bilevel._studies.record_files import RecordFiles
+from bilevel.comparison import ranks, runner, search
+from bilevel.comparison.chosen import all_solvers
+from bilevel.comparison.profiles import EVALUATIONS
+from bilevel.solvers.recommendation import SHORT
 
 DOCS = Path(__file__).parent
 HEAD = DOCS / "choosing-head.md"
-Row = dict[str, str]
 
 
-def number(text: str, digits: int = 3) -> str:
-    """A number of a CSV file, shorter; a dash where there is none."""
-    value = float(text)
-    return "-" if value != value else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
+def fields(found: Mapping[str, bl.Comparison], chosen: Sequence[Setting], seconds: float) -> dict[str, str]:
+    """All figures of the text."""
+    problems = {name: comparison.table() for name, comparison in found.items()}
+    seeds = {name: len(comparison.candidates[0].runs) for name, comparison in found.items()}
+    grid = chosen[0].grid
+    left = {s.problem: sorted(set(all_solvers()) - set(s.solvers)) for s in chosen}
+    out = [f"{name}: {', '.join(names)} were not tried" for name, names in left.items() if names]
+    out += [f"{name}, {who}: {why.rstrip('.')}" for name, c in found.items() for who, why in c.skipped.items()]
+    ranked = {f"rank_{n.lower()}": n for n in ("SABA", "SRBA", "SPABA", "VRBO", "SOBA", "STABLE", "F2SA")}
+    ranked["rank_tandem_automatic"] = "Tandem, automatic"
+    return {field: tables.rank_everywhere(problems, name) for field, name in ranked.items()} | {
+        "short": f"{SHORT:,}",
+        "measuring": tables.measuring(problems, {name: c.skipped for name, c in found.items()}),
+        "budgets": ", ".join(f"{budget_of(c):,.0f} a task on {name}" for name, c in found.items()),
+        "evaluations": str(EVALUATIONS),
+        **{f"grid_{name}": ", ".join(f"{r:g}" for r in rates) for name, rates in zip(search.AXES, grid, strict=True)},
+        "tuning_share": f"1/{runner.TUNING_SHARE}",
+        "finalists": str(search.FINALISTS),
+        "draws": str(runner.DRAWS),
+        "widenings": str(search.WIDENINGS),
+        "end": f"{measures.END:.0%}",
+        "far": f"{measures.FAR:g}",
+        "seeds": ", ".join(f"{count} seeds on {name}" for name, count in seeds.items()),
+        "resamples": f"{ranks.RESAMPLES:,}",
+        "confidence": f"{ranks.CONFIDENCE:.0%}",
+        "took": f"All runs took {clock(seconds)} on {os.cpu_count()} cores, without an accelerator.",
+        "left_out": "; ".join(out) + "." if out else "they did.",
+    }
 
 
-def spread(row: Row, name: str) -> str:
-    """A mean and its standard deviation over the seeds."""
-    return "-" if row[name] == "nan" else f"{number(row[name])} ± {number(row[f'{name}_deviation'], 2)}"
+def page(head: str, filled: Mapping[str, str], sections: Mapping[str, str], end: str) -> str:
+    """The page; a field or section without a value is an error."""
+    text = string.Template(head).substitute(filled)
+    for mark, section in sections.items():
+        if f"<!-- {mark} -->" not in text:
+            raise KeyError(f"the head has no section {mark}")
+        text = text.replace(f"<!-- {mark} -->", section)
+    return text + end
 
 
-def table(head: list[str], lines: list[list[str]]) -> str:
-    """For a page."""
-    return "\n".join(["| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *lines]])
-
-
-def called(row: Row) -> str:
-    """A solver, and whether it chose its rates."""
-    return row["solver"] + (", automatic" if row["rates"] == "automatic" else "")
-
-
-def results(rows: list[Row]) -> str:
-    """All that was measured on one problem."""
-    head = ["solver", "rates x, y, weights", "worst validation", "worst test", "mean validation", "calls to target"]
-    head += ["seconds to target", "reached it", "state, MB", "diverged"]
-    lines = [
-        [
-            row["solver"],
-            row["rates"],
-            *(spread(row, name) for name in ("worst_validation", "worst_test")),
-            *(number(row[name]) for name in ("mean_validation", "calls_to_target", "seconds_to_target")),
-            *(f"{float(row['reached_target']):.0%}", number(row["state_megabytes"]), f"{float(row['diverged']):.0%}"),
-        ]
-        for row in rows
-    ]
-    return table(head, lines)
-
-
-def ranks(problems: dict[str, list[Row]]) -> str:
-    """Where every solver comes in on every problem; the paper's own run, of another budget, is left out."""
-    orders = {name: [called(r) for r in rows if r["solver"] != PAPER] for name, rows in problems.items()}
-    solvers = list(dict.fromkeys(solver for order in orders.values() for solver in order))
-    place = {s: [order.index(s) + 1 if s in order else None for order in orders.values()] for s in solvers}
-    known = {s: [p for p in places if p is not None] for s, places in place.items()}
-    solvers.sort(key=lambda s: sum(known[s]) / len(known[s]))
-    lines = [[s, *("-" if p is None else str(p) for p in place[s])] for s in solvers]
-    return table(["solver", *orders], lines)
-
-
-def to_the_papers_end(problems: dict[str, list[Row]]) -> str:
-    """What each of the best needs to get where the paper's run ends."""
-    lines = []
-    for name, rows in problems.items():
-        paper = next((r for r in rows if r["solver"] == PAPER), None)
-        if paper is None or float(paper["diverged"]) > 0:  # then it ends nowhere
-            continue
-        calls = float(paper["calls_per_step"]) * float(paper["steps"])
-        seconds = float(paper["seconds_per_step"]) * float(paper["steps"])
-        end = [name, "MORBiT, paper (all of its run)", spread(paper, "worst_validation"), spread(paper, "worst_test")]
-        lines.append([*end, f"{calls:,.0f}", f"{seconds:.3g}", "1", "1", "-"])
-        for row in [r for r in rows if r["solver"] in ("Tandem", "MORBiT", "SOBA", "SABA")]:
-            to = [float(row["calls_to_target"]), float(row["seconds_to_target"])]
-            parts = ["-" if t != t else f"1/{whole / t:.0f}" for t, whole in zip(to, (calls, seconds), strict=True)]
-            cells = [name, called(row), spread(row, "worst_validation"), spread(row, "worst_test")]
-            lines.append(
-                [*cells, number(str(to[0])), number(str(to[1])), *parts, f"{float(row['reached_target']):.0%}"]
-            )
-    head = ["problem", "solver", "worst validation at its end", "worst test at its end", "calls to the paper's end"]
-    return table([*head, "seconds", "part of its calls", "part of its seconds", "seeds that get there"], lines)
-
-
-def without_rates(problems: dict[str, list[Row]]) -> str:
-    """Automatic rates against tuned ones."""
-    lines = []
-    for name, rows in problems.items():
-        for solver in ("Tandem", "MORBiT"):
-            of = {r["rates"] == "automatic": r for r in rows if r["solver"] == solver}
-            if len(of) == 2:
-                ratio = float(of[True]["worst_validation"]) / float(of[False]["worst_validation"])
-                ends = [spread(of[which], "worst_validation") for which in (True, False)]
-                lines.append([name, solver, *ends, f"{ratio:.2f}", f"{float(of[True]['diverged']):.0%}"])
-    head = ["problem", "solver", "automatic", "tuned", "automatic / tuned", "diverged, automatic"]
-    return table(head, lines)
-
-
-def relative_rates(folder: Path) -> str:
-    """Other solvers with Tandem's rates, from runs that are made where they are missing."""
-    options = {"rates": bl.rates.Relative(), "weighting": bl.weightings.SimplexAscent()}
-    solvers = {kind.__name__: kind(**options) for kind in (bl.Tandem, bl.SOBA, bl.SABA, bl.MORBiT, bl.MASOBA)}
-    out = folder / "relative"
-    bl.compare("letter", solvers=solvers, grid=None, seeds=10, out=out, say=print)
-    with (out / "letter" / "comparison.csv").open(newline="") as opened:
-        rows = list(csv.DictReader(opened))
-    head = [
-        "solver with `rates=bl.rates.Relative()`",
-        "steps",
-        "worst validation",
-        "worst test",
-        "mean test",
-        "diverged",
-    ]
-    lines = [
-        [row["solver"], row["steps"]]
-        + [spread(row, name) for name in ("worst_validation", "worst_test", "mean_test")]
-        + [f"{float(row['diverged']):.0%}"]
-        for row in rows
-    ]
-    return table(head, lines)
-
-
-def write_section(mark: str, text: str) -> None:
-    """Puts a text between the two marks of a section of the page."""
-    page = DOCS / "choosing.md"
-    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
-    found = re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n\n{text}\n\n{end}", page.read_text(), flags=re.DOTALL)
-    page.write_text(found)
-
-
-def main(folder: Path) -> None:
-    """Writes the page and copies the figures."""
-    problems = {}
-    for name in BENCHMARKS:
-        if (folder / name / "comparison.csv").is_file():
-            with (folder / name / "comparison.csv").open(newline="") as opened:
-                problems[name] = list(csv.DictReader(opened))
-            shutil.copy(folder / name / "comparison.png", DOCS / "figures" / f"comparison-{name}.png")
-    fill = {"RANKS": ranks, "PAPER": to_the_papers_end, "AUTOMATIC": without_rates}
-    text = HEAD.read_text()
-    for mark, make in fill.items():
-        text = text.replace(f"<!-- {mark} -->", make(problems))
-    for name, rows in problems.items():
-        own = next(r for r in rows if called(r) == "Tandem, automatic")
-        budget = f"Budget: {float(own['steps']) * float(own['calls_per_step']):,.0f} calls per task."
-        picture = f"![worst loss against calls and seconds](figures/comparison-{name}.png)"
-        text += f"\n### {name}: {BENCHMARKS[name].title}\n\n{budget}\n\n{results(rows)}\n\n{picture}\n"
-    (DOCS / "choosing.md").write_text(text)
-    write_section("RELATIVE", relative_rates(folder))
+def main(folder: Path, quick: bool) -> None:
+    """Makes what is missing, then the page."""
+    chosen = settings(quick)
+    print("Measuring what runs cost ...", flush=True)
+    expected = sum(estimate(setting, folder) for setting in chosen)
+    print(f"The missing runs will take about {clock(expected)} on {os.cpu_count()} cores.", flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    records, began = RecordFiles(folder), time.perf_counter()
+    say = teller(records)
+    found = {setting.problem: setting.compare(folder, say) for setting in chosen}
+    fell = [row for name in FALLING for row in falling(name, found[name], folder, say)]
+    others = relative(found["letter"], folder, say)
+    say("The page:")
+    seconds = sum(float(row["seconds"]) for row in records.times())
+    problems = {name: comparison.table() for name, comparison in found.items()}
+    sections = {mark: make(problems) for mark, make in tables.SECTIONS.items()}
+    sections["FALLING"] = tables.with_problem(fell)
+    sections["RELATIVE"] = tables.plain(others, "solver with `rates=bl.rates.Relative()`")
+    place = folder if quick else DOCS
+    (place / "figures").mkdir(exist_ok=True)
+    for old in (place / "figures").glob("comparison-*.png"):
+        old.unlink()
+    for name in found:
+        shutil.copy(folder / name / "comparison.png", place / "figures" / f"comparison-{name}.png")
+    text = page(HEAD.read_text(), fields(found, chosen, seconds), sections, tables.everything(problems))
+    (place / "choosing.md").write_text(text)
+    print(f"{place / 'choosing.md'}: {clock(time.perf_counter() - began)}, estimated {clock(expected)}.")
 
 
 if __name__ == "__main__":
-    if sys.argv[2:] == ["relative"]:
-        write_section("RELATIVE", relative_rates(Path(sys.argv[1])))
-    else:
-        main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    main(**vars(parser.parse_args()))

@@ -55,3 +55,25 @@ def refreshes_of_spaba(hessian_products: float, steps: int) -> int:
     assert abs(refreshes - round(refreshes)) < 0.05, f"{refreshes} refreshes"  # a page has four digits
     assert abs(refreshes - CHANCE * steps) < 4 * math.sqrt(CHANCE * (1 - CHANCE) * steps)
     return round(refreshes)
+
+
+def before_the_first_step(y_size: int) -> dict[str, tuple[float, float, float, float]]:
+    """(grad f, grad g, A v, J v) per task that a solver makes before its first step; none where it is not named."""
+    power = 20  # power iterations, by which a series estimator scales itself
+    exact = 1, 1, 1, 1  # the three directions of the linear-system methods, once on all the data
+    tracked = 1, 1, power + 10 - 1, 1  # one series, and grad g
+    return {
+        "ALSET": (0, 0, power, 0),
+        "BSA": (0, 0, power, 0),
+        "StocBiO": (0, 0, power, 0),
+        "FSLA": (1, 0, 0, 1),
+        "MASOBA": (1, 0, 0, 1),
+        "MORMASOBA": (1, 0, 0, 1),
+        "MRBO": tracked,
+        "SUSTAIN": tracked,
+        "VRBO": tracked,
+        "SABA": exact,  # a table of all blocks
+        "SPABA": exact,
+        "SRBA": exact,
+        "STABLE": (0, 0, y_size, y_size),  # the first matrices
+    }

@@ -15,7 +15,7 @@ from bilevel._studies.records import MemoryRecords, Record, write_table
 from bilevel.comparison.benchmarks import fingerprint
 from bilevel.comparison.candidates import Candidate
 from bilevel.comparison.chosen import all_solvers
-from bilevel.comparison.profiles import Budget, Profile, profile
+from bilevel.comparison.profiles import Budget, Profile, plan
 from bilevel.comparison.result import default_target
 from bilevel.comparison.runner import Runner
 from bilevel.comparison.tuning import Grid
@@ -41,9 +41,11 @@ def test_the_budget_is_the_same_for_all(compared):
         ("StocBiO", False),
     }
     for candidate in found.candidates:
-        assert 400 - candidate.profile.calls < candidate.steps * candidate.profile.calls <= 400
+        used = candidate.profile.calls_at(candidate.steps)
+        assert used <= 400
+        assert used > 0.9 * 400 - candidate.profile.calls or candidate.rates == "automatic"  # which measures too
         assert all(run["step"][-1] == candidate.steps for run in candidate.runs.values())
-    steps = {candidate.name: candidate.steps for candidate in found.candidates}
+    steps = {candidate.name: candidate.steps for candidate in found.candidates if candidate.rates != "automatic"}
     assert steps["StocBiO"] < steps["MORBiT"]
 
 
@@ -75,7 +77,7 @@ def test_files_are_there_and_nothing_runs_twice(compared):
     for name in ("comparison.csv", "runs.csv", "comparison.png", "comparison.pdf"):
         assert (folder / name).stat().st_size > 100
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("seed-*.csv")}
-    assert len(before) == 2 * 2 * (1 + 3) + 2 * 3  # rates: short, and long on three draws; seeds of three candidates
+    assert len(before) > 2 * 2 * (1 + 3) + 2 * 3  # rates: short, and long on three draws; seeds of three candidates
     bl.compare(known.problem, known.x, out=out, progress=False, **options)
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("seed-*.csv")} == before
 
@@ -112,12 +114,13 @@ def test_calls_are_rows():
         upper_batch=4,
     )
     ready = Ready(problem, jnp.ones(()))
-    tuned = profile(with_rates(bl.MORBiT(), GivenRates(0.1, 0.1, 0.1, 0.1)), ready)
-    assert tuned.calls == 4 * 4  # four calls on batches of four rows
-    assert profile(bl.MORBiT(), ready).calls == 5 * 4  # and the power iteration of automatic rates
-    assert Budget(165, None).steps(tuned) == 10
-    assert Budget(None, 10 * tuned.seconds).steps(tuned) == 10
-    assert tuned.bytes > 0
+    tuned = plan(with_rates(bl.MORBiT(), GivenRates(0.1, 0.1, 0.1, 0.1)), ready, Budget(calls=165))
+    assert (tuned.steps, tuned.profile.calls) == (10, 4 * 4)  # four calls on batches of four rows
+    assert tuned.profile.bytes > 0
+    tandem = plan(bl.Tandem(), ready, Budget(steps=70)).profile
+    # Twenty power iterations before the first step and one in every step, for automatic rates.
+    np.testing.assert_array_equal(tandem.calls_at(np.arange(71)), 20 * 4 + np.arange(71) * 5 * 4)
+    assert plan(bl.Tandem(), ready, Budget(seconds=1e-9)).steps == 1
 
 
 def test_all_solvers_are_min_max_methods():
@@ -189,8 +192,9 @@ def losses(*values):
 def test_a_run_that_ends_far_above_its_start_diverged():
     runs = dict(enumerate([losses(1.0, 1.0, 2.0), losses(1.0, 1.0, 1e9)]))
     candidate = Candidate("SOBA", Profile(1.0, 1.0, 1), "as given", runs, steps=2)
+    assert Candidate("SOBA", Profile(1.0, 1.0, 1), "as given", {**runs, 2: runs[0]}, steps=2).worst == 2.0
     assert candidate.diverged.tolist() == [False, True]
-    assert candidate.worst == 2.0
+    assert np.isinf(candidate.worst)  # the median of 2 and infinity
     sound = candidate._replace(runs={0: runs[0]})
     assert default_target([candidate, sound]) == 2.0  # what diverges is no target
     assert np.isnan(default_target([candidate]))
@@ -202,13 +206,29 @@ def runner(ready, calls, seeds=1):
     return Runner(benchmark, ready, MemoryRecords(), range(seeds), Budget(calls, None), False, print)
 
 
-def test_a_solver_that_would_take_too_long_is_reported(slopes):
+def test_a_solver_that_would_take_too_long_is_reported(slopes, monkeypatch):
     assert runner(slopes, 10).too_slow("MORBiT", bl.MORBiT()) is None
     why = r"a step takes .* s, so that one run with this budget would take .* s\."
-    assert re.fullmatch(why, runner(slopes, 1e30).too_slow("MORBiT", bl.MORBiT()))
+    monkeypatch.setattr("bilevel.comparison.runner.SLOWEST", 0.0)
+    assert re.fullmatch(why, runner(slopes, 10).too_slow("MORBiT", bl.MORBiT()))
+
+
+def test_a_budget_beyond_all_counting_is_refused(slopes):
+    with pytest.raises(ValueError, match=r"calls=1e\+30\): that is more than 2,000,000 steps of MORBiT"):
+        bl.compare(*slopes, solvers=["MORBiT"], calls=1e30, seeds=1, progress=False)
 
 
 def test_rates_that_diverge_are_not_preferred(slopes):
     """The first loss is finite and low: a run that ends at once must not be scored by it."""
     grid = Grid((1e30, 1e-2), (1e-1,), (1e-3,))
-    assert runner(slopes, 400).tuned("MORBiT", bl.MORBiT(), grid).rates == "0.01 0.1 0.001"
+    chosen = runner(slopes, 400).tuned("MORBiT", bl.MORBiT(), grid)
+    assert float(chosen.rates.split()[0]) <= 1e-2
+    assert not chosen.diverged.any()
+
+
+def test_a_run_that_cannot_begin_within_the_budget_is_left_out(slopes):
+    """Twenty products before the first step, by which the series scales itself."""
+    found = bl.compare(*slopes, solvers=["StocBiO", "MORBiT"], calls=19, seeds=1, grid=SMALL, progress=False)
+    assert {candidate.name for candidate in found.candidates} == {"MORBiT"}
+    why = "before its first step it makes 20 calls per task, more than the budget of 19."
+    assert found.skipped["StocBiO"] == why

@@ -38,6 +38,7 @@ from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample, Source
 
 UPPER, LOWER = ("upper_values", "upper_gradients"), ("lower_values", "lower_gradients")
+FARTHEST = np.finfo(np.float32).max  # points beyond are as good as infinite, in any precision
 HESSIAN, JACOBIAN, ROWS = "hessian_products", "jacobian_products", "rows"
 
 
@@ -55,7 +56,7 @@ class Tally:
 
     def count(self, kind: str, calls: np.ndarray) -> None:
         """Adds calls, a row each. A gradient is of all of F: its part in x and its part in y are one call."""
-        self.finite = self.finite and bool(np.isfinite(calls).all())
+        self.finite = self.finite and bool((np.abs(calls) < FARTHEST).all())  # false of NaN too
         if kind in (UPPER[1], LOWER[1]):
             known = {call.tobytes(): call for call in calls if (kind, call.tobytes()) not in self._gradients}
             self._gradients |= {(kind, name) for name in known}
@@ -221,13 +222,13 @@ def _call(number: jax.Array, rows: Any, *asked: Any) -> jax.Array:
     """What is known of a call: how many rows it sees, and enough to tell it from others on other points or samples."""
     # The task's number makes sure that a vmap over tasks reaches this, and that every task counts.
     told = [rows, number, *map(_fingerprint, asked)]
-    return jax.lax.stop_gradient(jnp.stack([jnp.asarray(part, jnp.float32) for part in told]))
+    return jax.lax.stop_gradient(jnp.stack([jnp.asarray(part, float) for part in told]))
 
 
 def _fingerprint(values: Any) -> jax.Array:
     """A number that other values do not have, or hardly ever."""
-    flat = [jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(values)]
-    return sum((jnp.vdot(leaf, 1 + jnp.arange(leaf.size, dtype=jnp.float32)) for leaf in flat), jnp.zeros(()))
+    flat = [jnp.ravel(leaf).astype(float) for leaf in jax.tree.leaves(values)]  # as wide as there is
+    return sum((jnp.vdot(leaf, 1 + jnp.arange(leaf.size, dtype=float)) for leaf in flat), jnp.zeros(()))
 
 
 def counted_problem(problem: Problem, tally: Tally) -> Problem:

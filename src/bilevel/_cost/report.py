@@ -84,7 +84,7 @@ def cost(problem: Problem, solver: Solver, x: object, y: object = None, steps: i
     >>> print(bl.cost(known.problem, solver, known.x))
     1 grad f, 1 grad g, 4 A v, 1 J v: 7 calls on 7 rows, per step and task
     """
-    _check(problem, solver)
+    check(problem, solver)
     values.whole("steps", steps, of="cost")
     key = jax.random.key(0)
     state = solver.init(problem, x, y, key=key, steps=steps)
@@ -97,12 +97,12 @@ def cost(problem: Problem, solver: Solver, x: object, y: object = None, steps: i
         state, info = step(counting, state, jax.random.fold_in(key, k))
         # Counts are complete when the numbers are.
         jax.block_until_ready((state, info))
-        if not (tally.finite and _are_finite((state.x, state.y, info.losses))):
+        if not (tally.finite and are_finite((state.x, state.y, info.losses))):
             raise DivergedError(solver, k + 1, steps)
     return Cost(*(tally.counts[name] / (steps * problem.size) for name in Cost._fields))
 
 
-def _check(problem: object, solver: object) -> None:
+def check(problem: object, solver: object) -> None:
     """Refuses what is neither a problem nor a solver, and the two in the wrong order."""
     if hasattr(problem, "step") and isinstance(solver, Problem):
         raise TypeError(
@@ -115,5 +115,6 @@ def _check(problem: object, solver: object) -> None:
         raise TypeError(f"cost(solver=...) got {solver!r}: it needs a solver object, such as bl.MORBiT().")
 
 
-def _are_finite(values: object) -> bool:
+def are_finite(values: object) -> bool:
+    """Whether all numbers are."""
     return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(values))

@@ -9,6 +9,7 @@ import numpy as np
 from bilevel._studies import measures
 from bilevel._studies.records import Record
 from bilevel.comparison.profiles import Profile
+from bilevel.comparison.ranks import typical
 
 
 class Candidate(NamedTuple):
@@ -19,24 +20,35 @@ class Candidate(NamedTuple):
     rates: str  # of x, y and the weights, as tuned; "automatic"; "as given"
     runs: dict[int, Record]  # by seed
     steps: int  # that each run was to make
+    edges: tuple[str, ...] = ()  # where tuned rates are the largest or smallest that were tried: "largest x"
 
     @property
     def diverged(self) -> np.ndarray:
         """Which runs ended early, without a finite loss, or far above where they began."""
         return np.array([measures.diverged(record, self.steps) for record in self.runs.values()], bool)
 
+    def ends(self, column: str) -> np.ndarray:
+        """The final values of a column, one per run; infinite where it diverged."""
+        found = [measures.final(record, column) for record in self.runs.values()]
+        return np.where(self.diverged, np.inf, found)
+
     @property
-    def sound(self) -> list[Record]:
-        """The runs that did not diverge."""
-        return [record for record in self.runs.values() if not measures.diverged(record, self.steps)]
+    def has_test(self) -> bool:
+        """Whether there are test rows."""
+        tests = [record.columns.get("worst_test", np.array(np.nan)) for record in self.runs.values()]
+        return any(np.isfinite(test).any() for test in tests)
+
+    @property
+    def ranked_by(self) -> str:
+        """The column that candidates are ranked by: rows that nobody trained or tuned on, where there are any."""
+        return "worst_test" if self.has_test else "worst_validation"
 
     @property
     def worst(self) -> float:
-        """The final worst validation loss, on average over the runs that did not diverge; infinite if all did."""
-        ends = [measures.final(record, "worst_validation") for record in self.sound]
-        return float(np.mean(ends)) if ends else float("inf")
+        """The final worst validation loss: the mean over the runs; where some diverged, the median, they being last."""
+        return float(typical(self.ends("worst_validation")))
 
     @property
     def order(self) -> tuple[float, float]:
         """Candidates are ordered by it: those that diverge more often come last."""
-        return float(self.diverged.mean()), self.worst
+        return float(self.diverged.mean()), float(typical(self.ends(self.ranked_by)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,15 +21,23 @@ from bilevel.results.plots.style import COLOURS, DPI, MARKERS, PALE, STYLE
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURED, BANDS = 6, 2  # solvers in colour, the best ones, and with bands; the others are pale
+COLOURED, BANDS = 6, 2  # solvers in colour, and with bands, the best ones; the others are pale
+ALWAYS = ("Tandem", "MORBiT")  # in colour wherever they come in
 _COLOURS = [colour for colour in COLOURS if colour != "#000000"]
 BLACK = "#000000"  # for the paper's own run, which has another budget
 
 
-def draw(title: str, candidates: Sequence[Candidate], target: float, path: str | os.PathLike | None = None) -> Figure:
+class Levels(NamedTuple):
+    """Losses that mean something."""
+
+    target: float
+    optimum: float | None = None  # where it is known the gap to it is drawn
+
+
+def draw(title: str, candidates: Sequence[Candidate], levels: Levels, path: str | os.PathLike | None = None) -> Figure:
     """Medians over the seeds; for the best two, bands from the 10 % to the 90 % quantile.
 
-    Solvers that diverged in all their runs are left out.
+    Solvers that diverged in all their runs are left out, unless all did.
     """
     if path is not None:
         check_path(path)
@@ -38,7 +46,8 @@ def draw(title: str, candidates: Sequence[Candidate], target: float, path: str |
     from matplotlib.figure import Figure
 
     paper = [c for c in candidates if c.name == PAPER]
-    others = [c for c in candidates if c.name != PAPER and not c.diverged.all()]
+    rivals = [c for c in candidates if c.name != PAPER]
+    others = _coloured_first([c for c in rivals if not c.diverged.all()] or rivals)
     units = {"oracle calls per task": "calls", "seconds of steps": "seconds"}
     if any(np.isnan(c.profile.calls) for c in candidates):  # they are counted on bilevel problems only
         del units["oracle calls per task"]
@@ -48,12 +57,14 @@ def draw(title: str, candidates: Sequence[Candidate], target: float, path: str |
         handles = []
         for number, (label, unit) in enumerate(units.items()):
             axes = figure.add_subplot(1, len(units), number + 1)
-            lines = [_line(c, unit, rank) for rank, c in enumerate(others)][::-1]  # the best above the others
-            handles = draw_lines(axes, lines + [_line(c, unit, None) for c in paper])
+            # The best above the others.
+            lines = [_line(c, unit, rank, levels.optimum) for rank, c in enumerate(others)][::-1]
+            handles = draw_lines(axes, lines + [_line(c, unit, None, levels.optimum) for c in paper])
             handles = handles[: len(others)][::-1] + handles[len(others) :]
-            axes.set(xlabel=label, ylabel="worst validation loss" if number == 0 else "", xscale="log")
+            gap = "" if levels.optimum is None else f" - {levels.optimum:.4g}, the optimum"
+            axes.set(xlabel=label, ylabel=f"worst validation loss{gap}" if number == 0 else "", xscale="log")
             axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}")
-            axes.axhline(target, color=PALE, linewidth=1, linestyle=":")
+            axes.axhline(levels.target - (levels.optimum or 0.0), color=PALE, linewidth=1, linestyle=":")
         _legend(figure, handles, others, len(paper))
         figure.suptitle(title)
         if path is not None:
@@ -71,11 +82,23 @@ def _legend(figure: Figure, handles: list, others: Sequence[Candidate], papers: 
     figure.legend(named, names + [PAPER] * papers, loc="outside lower center", ncols=5, frameon=False)
 
 
-def _line(candidate: Candidate, unit: str, rank: int | None) -> Line:
-    """One solver by its rank; None for the paper's run."""
-    per_step = getattr(candidate.profile, unit)
+def _coloured_first(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The order of the candidates, but those that are always in colour come before others that would not be."""
+    others = max(0, COLOURED - sum(c.name in ALWAYS for c in candidates))
+    coloured, pale = [], []
+    for candidate in candidates:
+        best = candidate.name not in ALWAYS and others > 0
+        others -= best
+        (coloured if best or candidate.name in ALWAYS else pale).append(candidate)
+    return coloured + pale
+
+
+def _line(candidate: Candidate, unit: str, rank: int | None, optimum: float | None) -> Line:
+    """One solver by its place; None for the paper's run."""
+    own = candidate.profile
+    at = own.calls_at if unit == "calls" else lambda steps: steps * own.seconds
     # What is before the first step cannot be shown on a logarithmic axis.
-    runs = [Record({"step": r["step"][1:] * per_step, "worst": _clipped(r)[1:]}) for r in candidate.runs.values()]
+    runs = [Record({"step": at(r["step"][1:]), "worst": _gap(r, optimum)[1:]}) for r in candidate.runs.values()]
     if rank is None or rank >= BANDS:
         steps, values = over_steps(runs, [run["worst"] for run in runs])
         runs = [Record({"step": steps, "worst": spread(values)[0]})]
@@ -83,10 +106,14 @@ def _line(candidate: Candidate, unit: str, rank: int | None) -> Line:
     return Line(candidate.name, runs, lambda run: run["worst"], colour, MARKERS[0], test=rank is None)
 
 
-def _clipped(record: Record) -> np.ndarray:
-    """Losses up to twice the first: those of a run that diverges would flatten all the others."""
+def _gap(record: Record, optimum: float | None) -> np.ndarray:
+    """Losses, or what they exceed the optimum by; up to twice the first, as a run that diverges flattens all others.
+
+    They may lie below the optimum while y is not yet the minimiser: nothing is drawn there.
+    """
     worst = record["worst_validation"]
-    return np.minimum(np.nan_to_num(worst, nan=np.inf), 2 * worst[0])
+    clipped = np.minimum(np.nan_to_num(worst, nan=np.inf), 2 * worst[0])
+    return clipped if optimum is None else np.where(clipped > optimum, clipped - optimum, np.nan)
 
 
 def _rates(candidate: Candidate) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from bilevel.comparison import figure, table
 from bilevel.comparison.benchmarks import PAPER
 from bilevel.comparison.candidates import Candidate
+from bilevel.comparison.ranks import Rank, ranked
 from bilevel.comparison.tuning import AUTOMATIC
 
 if TYPE_CHECKING:
@@ -25,19 +26,29 @@ class Comparison:
 
     Attributes:
         title: of the problem.
-        candidates: the solvers that ran, in the order of their final worst validation loss; those that diverge last.
+        candidates: the solvers that ran, in the order of their final worst test loss, or of the validation loss where
+            there are no test rows; those that diverge last.
         skipped: solvers that did not run on the problem, and why.
         target: the worst validation loss to which calls and seconds are counted.
+        optimum: the lowest worst loss there is, where it is known.
     """
 
     title: str
     candidates: list[Candidate]
     skipped: dict[str, str]
     target: float
+    optimum: float | None = None
+
+    @property
+    def ranks(self) -> list[Rank | None]:
+        """The rank of every candidate, with an interval over the seeds; None for the paper's run, of another budget."""
+        equal = [c for c in self.candidates if c.name != PAPER]
+        found = iter(ranked([c.ends(c.ranked_by).tolist() for c in equal]))
+        return [None if c.name == PAPER else next(found) for c in self.candidates]
 
     def table(self) -> list[table.Row]:
-        """A row for every solver: final losses, calls and seconds to the target, memory, share that diverged."""
-        return [table.row(candidate, self.target) for candidate in self.candidates]
+        """A row for every solver: rank, final losses, calls and seconds to the target, memory, share that diverged."""
+        return [table.row(*pair, self.target) for pair in zip(self.candidates, self.ranks, strict=True)]
 
     def summary(self) -> str:
         """The table as text."""
@@ -45,7 +56,7 @@ class Comparison:
 
     def plot(self, path: str | os.PathLike | None = None) -> Figure:
         """Worst validation loss against calls and against time."""
-        return figure.draw(self.title, self.candidates, self.target, path)
+        return figure.draw(self.title, self.candidates, figure.Levels(self.target, self.optimum), path)
 
     def write(self, folder: Path) -> None:
         """Tables and figures as files."""

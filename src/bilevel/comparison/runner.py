@@ -1,8 +1,9 @@
-"""Makes the runs of a comparison: profiles steps, tunes rates, runs all seeds, and keeps what is finished."""
+"""Makes the runs of a comparison: plans them, tunes rates, runs all seeds, and keeps what is finished."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -13,19 +14,20 @@ from bilevel._studies.experiment import Experiment, Method
 from bilevel._studies.measures import score
 from bilevel._studies.records import Records
 from bilevel._studies.running import Stage, run
+from bilevel.comparison import plans
 from bilevel.comparison.benchmarks import PAPER
 from bilevel.comparison.candidates import Candidate
 from bilevel.comparison.chosen import recommended_for
-from bilevel.comparison.profiles import Budget, Profile, profile
+from bilevel.comparison.profiles import EVALUATIONS, Budget, Plan, counted, plan, with_given
+from bilevel.comparison.search import Search
 from bilevel.comparison.tuning import AUTOMATIC, Grid, label, tunable, tuned_on
 from bilevel.problem.problem import Problem
 from bilevel.problems import Ready
 from bilevel.solvers._base.solver import Solver
 
-EVALUATIONS = 50
 TUNING_SEED = 10_000  # draws from here on, which no reported run has
-TUNING_SHARE = 4  # all rates have a quarter of the budget on one draw, then
-FINALISTS, DRAWS = 3, 3  # the best of them have all of it on several
+TUNING_SHARE = 4  # all rates have a quarter of the steps on one draw, then
+DRAWS = 3  # the best of them have all of the steps on several
 SLOWEST = 120.0  # seconds of a run beyond which a solver is left out
 
 
@@ -51,53 +53,56 @@ class Runner:
     progress: bool
     say: Callable[[str], None]
 
-    def profile(self, name: str, solver: Solver) -> Profile:
-        """What its steps cost; measured once and kept."""
-        automatic = tunable(solver).upper
-        file = f"cost-{name}{', automatic' * automatic}"
-        # Other rates cost the same, so that all tuned ones share a profile.
-        kind = repr(solver if automatic else with_rates(solver, GivenRates(1.0, 1.0, 1.0, 1.0)))
+    def plan(self, name: str, solver: Solver, steps: int | None = None) -> Plan:
+        """How many steps the budget buys, or so many, and what they cost; found once and kept."""
+        budget = self.allowed if steps is None else Budget(steps=steps)
+        file = f"cost-{name}{', automatic' * tunable(solver).upper}"
+        # Other rates cost the same, so that all tuned ones share a plan.
+        kind = {"solver": repr(with_given(solver, GivenRates(1.0, 1.0, 1.0, 1.0))), "budget": repr(tuple(budget))}
         kept = self.records.read_facts(file)
-        if kept.get("solver") == kind:
-            return Profile(float(kept["calls"]), float(kept["seconds"]), int(kept["bytes"]))
-        found = profile(solver, self.ready, self.benchmark.y)
-        self.records.keep_facts(file, found._asdict() | {"solver": kind})
+        if all(kept.get(what) == value for what, value in kind.items()):
+            return plans.read(kept)
+        found = plan(solver, self.ready, budget, self.benchmark.y)
+        self.records.keep_facts(file, plans.written(found) | kind)
         return found
 
-    def steps(self, own: Profile) -> int:
-        """What the budget buys; by default, the calls of a run of what we recommend, or else as many steps."""
+    @functools.cached_property
+    def allowed(self) -> Budget:
+        """What every run may use: as given, or the calls of a run of what we recommend, or else as many steps."""
         if self.budget.calls is not None or self.budget.seconds is not None:
-            return self.budget.steps(own)
+            return self.budget
         if not isinstance(self.ready.problem, Problem):
-            return self.benchmark.steps
+            return Budget(steps=self.benchmark.steps)
         name, solver = recommended_for(self.ready.problem)
+        kind = {"solver": repr(solver), "steps": self.benchmark.steps}
+        kept = self.records.read_facts("budget")
+        if all(kept.get(what) == value for what, value in kind.items()):
+            return Budget(calls=float(kept["calls"]))
         try:
-            recommended = self.profile(name, solver)
+            cost = counted(solver, self.ready, Budget(steps=self.benchmark.steps), self.benchmark.y)
         except DivergedError as error:
             raise ValueError(
                 f"compare(calls=None, seconds=None): the budget would be the calls of a run of {name}, which diverges "
                 f"at step {error.step}: give calls or seconds."
             ) from error
-        return Budget(self.benchmark.steps * recommended.calls, None).steps(own)
+        self.records.keep_facts("budget", kind | {"calls": float(cost.rows[-1])})
+        return Budget(calls=float(cost.rows[-1]))
 
     def too_slow(self, name: str, solver: Solver) -> str | None:
         """Why a solver is left out that could run, in a sentence; None where it need not be."""
-        own = self.profile(name, with_rates(solver, GivenRates(1.0, 1.0, 1.0, 1.0)))
-        needed = self.steps(own) * own.seconds
+        steps, own = self.plan(name, with_rates(solver, GivenRates(1.0, 1.0, 1.0, 1.0)))
+        needed = steps * own.seconds
         if needed < SLOWEST:
             return None
         return f"a step takes {own.seconds:.2g} s, so that one run with this budget would take {needed:.0f} s."
 
     def tuned(self, name: str, solver: Solver, grid: Grid) -> Candidate:
         """The best rates of the grid, run with all seeds."""
-        tried = tuned_on(grid, solver)
-        steps = self.steps(self.profile(name, next(iter(tried.values()))))
+        steps = self.plan(name, next(iter(tuned_on(grid, solver).values()))).steps
         # What is best early, or on one draw, may diverge later or elsewhere: the best are compared in longer runs.
-        short = self._scores(name, tried, max(1, steps // TUNING_SHARE), 1)
-        finalists = sorted(tried, key=lambda rates: short[rates])[:FINALISTS]
-        scores = self._scores(name, {rates: tried[rates] for rates in finalists}, steps, DRAWS)
-        best = min(scores, key=lambda rates: scores[rates])
-        return self._run(name, tried[best], best)
+        short = functools.partial(self._scores, name, max(1, steps // TUNING_SHARE), 1)
+        best = Search(solver, grid, short, functools.partial(self._scores, name, steps, DRAWS)).run()
+        return self._run(name, best.solver, best.rates)._replace(edges=best.edges)
 
     def as_it_is(self, name: str, solver: Solver) -> Candidate:
         """All seeds with the rates that the solver has, or chooses."""
@@ -109,7 +114,7 @@ class Runner:
         solver, steps = self.benchmark.reference
         return self._run(PAPER, solver, "the paper's", steps)
 
-    def _scores(self, name: str, tried: Mapping[Method, Solver], steps: int, draws: int) -> dict[str, float]:
+    def _scores(self, name: str, steps: int, draws: int, tried: Mapping[Method, Solver]) -> dict[str, float]:
         """The mean final worst validation loss on draws for tuning; infinite where a run diverged."""
         experiment, seeds = self._experiment(name, {"tuning": tried}, steps), range(TUNING_SEED, TUNING_SEED + draws)
         run(Stage(experiment, "tuning"), seeds, self.records, self.progress)
@@ -117,8 +122,7 @@ class Runner:
         return {rates: float(np.mean([score(runs.get(s), steps) for s in seeds])) for rates, runs in ended.items()}
 
     def _run(self, name: str, solver: Solver, rates: str, steps: int | None = None) -> Candidate:
-        own = self.profile(name, solver)
-        steps = self.steps(own) if steps is None else steps
+        steps, own = self.plan(name, solver, steps)
         variant = AUTOMATIC if rates == AUTOMATIC else "tuned"
         experiment = self._experiment(name, {variant: {"run": solver}}, steps)
         ran = run(Stage(experiment, variant), self.seeds, self.records, self.progress)

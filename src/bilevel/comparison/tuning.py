@@ -13,7 +13,10 @@ AUTOMATIC, AS_GIVEN = "automatic", "as given"
 
 
 class Grid(NamedTuple):
-    """The rates that every solver is tried with."""
+    """The rates that every solver is tried with; where the best lies on an edge, more are tried beyond it.
+
+    A variable with a single rate has no edge.
+    """
 
     upper: tuple[float, ...] = (1e-3, 1e-2, 1e-1, 1.0)
     lower: tuple[float, ...] = (1e-2, 1e-1, 4e-1)
