@@ -76,7 +76,10 @@ class _Field:
         self.by = field.metadata.get("by", _identity)
 
     def is_data(self, value: object) -> bool:
-        return hasattr(type(value), "_bilevel_part") or (self.is_leaf and not callable(value))
+        # A schedule is a function and structure; a model that can be called is a pytree of arrays, and data.
+        return hasattr(type(value), "_bilevel_part") or (
+            self.is_leaf and not (callable(value) and jax.tree_util.all_leaves([value]))
+        )
 
 
 def _text(self: Any) -> str:

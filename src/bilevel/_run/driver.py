@@ -162,7 +162,7 @@ def _decide(run: Run, lane: Reached, clock: Clock) -> Reached:
     """Whether a run goes on after a call."""
     if not lane.running or lane.rows[-1].step != lane.step:
         return lane
-    if run.callback is not None and run.callback(recording.as_dict(lane.rows[-1])):
+    if run.callback is not None and run.callback(recording.as_dict(run, lane)):
         return _timed(lane, clock).ended(STOPPED, "Stopped because the callback asked for it.")
     if run.patience is not None and lane.since_best >= run.patience:
         return lane.ended(STOPPED, f"Stopped because there was no improvement in {run.patience} evaluations.")

@@ -39,9 +39,11 @@ def add_row(run: Run, reached: Reached) -> Reached:
     )
 
 
-def as_dict(row: Row) -> dict[str, Any]:
-    """A copy of a row, for a callback that may keep or change it."""
-    return {name: np.copy(v) if isinstance(v, np.ndarray) else v for name, v in row._asdict().items()}
+def as_dict(run: Run, reached: Reached) -> dict[str, Any]:
+    """A copy of the last row, for a callback that may keep or change it, and where the run is."""
+    row, state = reached.rows[-1], reached.carry.state
+    copied = {name: np.copy(v) if isinstance(v, np.ndarray) else v for name, v in row._asdict().items()}
+    return copied | {"x": state.x, "y": run.problem.by_name(state.y)}
 
 
 def result(run: Run, reached: Reached) -> Result:

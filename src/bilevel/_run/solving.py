@@ -147,7 +147,7 @@ def solve(
         every: the number of steps between evaluations on all the data; None = steps // 50.
         progress: show a progress bar where there is a terminal; elsewhere progress goes to the logger "bilevel".
         patience: stop after this many evaluations without a lower worst validation loss; None = never.
-        callback: called with each evaluation (a dict with step, validation, test, weights, ...); True stops the run.
+        callback: called with each evaluation (a dict with step, x, y, validation, test, weights, ...); True stops it.
         on_divergence: what happens when a run diverges, from `bl.divergence`: `Stop()` ends it with a warning and its
             last finite state, `Raise()` ends it with an error that holds the result, and `SmallerRates()` goes back to
             where all was well and on with smaller rates. What happened is in `Result.divergences`.

@@ -6,17 +6,15 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from bilevel.oracles.upper import Point
+from bilevel.problem.problem import Problem
 from bilevel.problems import Ready
 from bilevel.solvers._base.solver import Solver
 
-VARIANTS = {
-    "described": "as the paper describes it",
-    "published": "as its public scripts have it",
-    "ours": "ours",
-}
 SEEDS = 10
 
 Method = str  # "min-avg", "min-max"
+Probe = Callable[[Problem, Point], float]
 
 
 class Reference(NamedTuple):
@@ -26,7 +24,7 @@ class Reference(NamedTuple):
     steps: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Experiment:
     """One problem and the solvers that run on it. A benchmark is an experiment whose solvers are chosen later.
 
@@ -37,10 +35,12 @@ class Experiment:
         steps: of each run; of a benchmark, of the solver that is recommended for it.
         methods: for each variant, the solvers by name.
         evaluations: how often a run is evaluated.
+        rows: how many of the evaluations are kept, evenly; the lowest losses so far are of all. None = all.
         seen: how many tasks, the first ones, x is made for; the others are watched. None = all.
         require: raises where data are missing, before anything runs.
         y: where the tasks' variables start, if the tasks do not bring them.
         reference: of a benchmark, the solver as the paper describes it, where the paper has the problem.
+        probe: for each variant that has one, what is measured besides at some points of its min-max runs.
     """
 
     name: str
@@ -49,16 +49,19 @@ class Experiment:
     steps: int
     methods: Mapping[str, Mapping[Method, Solver]] = dataclasses.field(default_factory=dict)
     evaluations: int = 100
+    rows: int | None = None
     seen: int | None = None
     require: Callable[[], Any] = lambda: None
     y: Any = None
     reference: Reference | None = None
+    probe: Mapping[str, Probe] = dataclasses.field(default_factory=dict)
 
     def shorter(self, share: int) -> Experiment:
         """The same with a 1/share of the steps, and ten evaluations."""
-        return dataclasses.replace(self, steps=max(100, self.steps // share), evaluations=10)
+        return dataclasses.replace(self, steps=max(100, self.steps // share), evaluations=10, rows=None)
 
     def settings(self, variant: str, method: Method) -> dict[str, Any]:
         """What a run depends on besides its seed: results of other settings are not taken for it."""
         solver = self.methods[variant][method]
-        return {"experiment": self.title, "solver": repr(solver), "steps": self.steps, "seen": self.seen}
+        probe = {"probe": repr(self.probe[variant])} if variant in self.probe else {}
+        return {"experiment": self.title, "solver": repr(solver), "steps": self.steps, "seen": self.seen} | probe

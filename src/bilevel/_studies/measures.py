@@ -43,9 +43,9 @@ def score(record: Record | None, steps: int) -> float:
     return final(record, "worst_validation")
 
 
-def lowest(record: Record, column: str) -> float:
-    """The lowest value of the run."""
-    return float(np.nanmin(record[column]))
+def last(record: Record, column: str) -> float:
+    """The last value of the run."""
+    return float(record[column][-1])
 
 
 def noise(record: Record, column: str) -> float:
@@ -54,10 +54,10 @@ def noise(record: Record, column: str) -> float:
     return float(np.sqrt(np.mean(np.diff(record[column][after], 2) ** 2) / 6))
 
 
-def decay(record: Record) -> float:
-    """The exponent p of |gradient|^2 ~ step^p."""
+def decay(record: Record, column: str) -> float:
+    """The exponent p of column ~ step^p."""
     after = record["step"] >= max(1.0, BURN_IN * record["step"][-1])
-    return slope(record["step"][after], record["gradient_norm_squared"][after])
+    return slope(record["step"][after], record[column][after])
 
 
 def paired(first: Mapping[int, Record], second: Mapping[int, Record]) -> list[int]:

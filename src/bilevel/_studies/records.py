@@ -28,6 +28,9 @@ COLUMNS = (
     "unseen_mean_test",
     "gradient_norm_squared",  # of the stochastic directions of x, mean since the last row
     "upper_rate",
+    "lowest_worst_test",  # so far, over all evaluations, also those that are not kept
+    "lowest_unseen_worst_test",
+    "residual",  # what the experiment's probe measured, at the rows that it looked at
 )
 
 
@@ -51,8 +54,8 @@ class Record:
         return self["step"]
 
     @classmethod
-    def of(cls, result: Result, seen: int | None) -> Record:
-        """What is kept of a result."""
+    def of(cls, result: Result, seen: int | None, probed: Mapping[int, float] | None = None) -> Record:
+        """What is kept of a result, and what was measured besides, by step."""
         history = result.history
         n = history.validation.shape[1] if seen is None else seen
         test = np.full_like(history.validation, np.nan) if history.test is None else history.test
@@ -63,8 +66,19 @@ class Record:
             *(test[:, :n].max(axis=1), mean(test[:, :n], axis=1)),
             *(unseen.max(axis=1), mean(unseen, axis=1)),
             *(history.direction_norm**2, history.upper_rate),
+            *(np.fmin.accumulate(part.max(axis=1)) for part in (test[:, :n], unseen)),
+            np.array([(probed or {}).get(int(step), np.nan) for step in history.step]),
         )
         return cls(dict(zip(COLUMNS, map(np.asarray, values), strict=True)))
+
+    def thinned(self, every: int) -> Record:
+        """Every so many rows, and the last one."""
+        index = np.unique([*range(0, len(self.step), every), len(self.step) - 1])
+        return Record({name: values[index] for name, values in self.columns.items()})
+
+    def until(self, step: int) -> Record:
+        """The rows up to a step."""
+        return Record({name: values[self.step <= step] for name, values in self.columns.items()})
 
 
 class Records(Protocol):

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -20,9 +20,14 @@ from bilevel._run.opening import opened
 from bilevel._run.progress import Bar, Quiet, bar
 from bilevel._run.run import Run
 from bilevel._run.signals import noticed
-from bilevel._studies.experiment import Experiment, Method
+from bilevel._studies.experiment import Experiment, Method, Probe
 from bilevel._studies.records import Record, Records
-from bilevel.results.result import Result
+from bilevel.diagnostics.points import read_point
+from bilevel.problem.problem import Problem
+from bilevel.results.result import Iterate, Result
+
+PROBED = "min-max"  # the method that probes look at
+PROBES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # where, as shares of the run
 
 
 class Stage(NamedTuple):
@@ -35,6 +40,12 @@ class Stage(NamedTuple):
         """The runs that are not finished; seed by seed, so that a part of them compares the methods."""
         methods = self.experiment.methods[self.variant]
         return [(s, m) for s in seeds for m in methods if not records.has(self.experiment, self.variant, m, s)]
+
+    @property
+    def thinning(self) -> int:
+        """One in so many evaluations is kept."""
+        kept = self.experiment.rows
+        return 1 if kept is None else max(1, self.experiment.evaluations // kept)
 
     def run(self, seed: int, method: Method) -> Run:
         """One run to be made."""
@@ -97,18 +108,49 @@ def _compile(stage: Stage, seed: int, method: Method) -> None:
 def _one(stage: Stage, seed: int, method: Method, records: Records, shown: Bar, halt: threading.Event) -> str:
     if halt.is_set():
         return "interrupted"
+    probe = stage.experiment.probe.get(stage.variant) if method == PROBED else None
+    made = (
+        _kept(stage, seed, method, records, shown, halt)
+        if probe is None
+        else _probed(stage.run(seed, method), probe, shown, halt)
+    )
+    if made.result.status != "interrupted":
+        record = Record.of(made.result, stage.experiment.seen, made.probed).thinned(stage.thinning)
+        records.keep(stage.experiment, stage.variant, method, seed, record)
+    return made.result.status
+
+
+class Made(NamedTuple):
+    """A run that was made, and what was measured on its way, by step."""
+
+    result: Result
+    probed: dict[int, float]
+
+
+def _kept(stage: Stage, seed: int, method: Method, records: Records, shown: Bar, halt: threading.Event) -> Made:
+    """A run that goes on where it was."""
     under_way = records.under_way(stage.experiment, stage.variant, method, seed)
     run = dataclasses.replace(stage.run(seed, method), checkpoint=under_way, resume=under_way is not None)
     try:
-        result = _make(run, shown, halt)
+        return Made(_make(run, shown, halt), {})
     except DifferentRunError:  # a state of another version of the experiment, which is no loss
         assert under_way is not None
         shutil.rmtree(under_way.path)
-        result = _make(run, shown, halt)
-    if result.status != "interrupted":
-        record = Record.of(result, stage.experiment.seen)
-        records.keep(stage.experiment, stage.variant, method, seed, record)
-    return result.status
+        return Made(_make(run, shown, halt), {})
+
+
+def _probed(run: Run, probe: Probe, shown: Bar, halt: threading.Event) -> Made:
+    """A run that is looked at on its way; what was measured is in no checkpoint, so an interrupted one begins again."""
+    assert isinstance(run.problem, Problem)
+    problem, found = run.problem, {}
+    due = {round(share * run.steps) for share in PROBES}
+
+    def look(evaluation: dict[str, Any]) -> None:
+        if evaluation["step"] in due:
+            iterate = Iterate(evaluation["x"], evaluation["y"], evaluation["weights"], evaluation["validation"], None)
+            found[evaluation["step"]] = probe(problem, read_point("probe", problem, iterate))
+
+    return Made(_make(dataclasses.replace(run, callback=look), shown, halt), found)
 
 
 def _make(run: Run, shown: Bar, halt: threading.Event) -> Result:

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 CONFIDENCE = 0.95
+HOLDS, REFUTED, INCONCLUSIVE = "holds", "does not hold", "inconclusive"
 
 
 class Interval(NamedTuple):
-    """A mean over trials and where, with 95 % confidence, it lies (Student's t)."""
+    """A mean over trials and where, with some confidence, it lies (Student's t)."""
 
     mean: float
     low: float
@@ -20,10 +21,10 @@ class Interval(NamedTuple):
     def within(self, low: float, high: float) -> str:
         """Whether the number lies between two others: all of the interval, none of it, or neither."""
         if not np.isfinite([self.low, self.high]).all():
-            return "inconclusive"
+            return INCONCLUSIVE
         if low <= self.low and self.high <= high:
-            return "holds"
-        return "does not hold" if self.high < low or self.low > high else "inconclusive"
+            return HOLDS
+        return REFUTED if self.high < low or self.low > high else INCONCLUSIVE
 
     def below(self, high: float) -> str:
         """Whether the number is lower than another."""
@@ -34,7 +35,7 @@ class Interval(NamedTuple):
         return f"{self.mean:{sign}.{digits}f} [{self.low:{sign}.{digits}f}, {self.high:{sign}.{digits}f}]"
 
 
-def interval(values: np.ndarray) -> Interval:
+def interval(values: np.ndarray, confidence: float = CONFIDENCE) -> Interval:
     """The interval of the mean of values, of which those that are not finite are left out."""
     from scipy.stats import t
 
@@ -43,7 +44,7 @@ def interval(values: np.ndarray) -> Interval:
     n = len(known)
     if n < 2:
         return Interval(float(known.mean()) if n else float("nan"), -np.inf, np.inf, n)
-    reach = float(t.ppf(0.5 + CONFIDENCE / 2, n - 1)) * known.std(ddof=1) / n**0.5
+    reach = float(t.ppf(0.5 + confidence / 2, n - 1)) * known.std(ddof=1) / n**0.5
     return Interval(float(known.mean()), float(known.mean() - reach), float(known.mean() + reach), n)
 
 

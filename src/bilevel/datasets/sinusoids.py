@@ -68,11 +68,11 @@ def sinusoids(
             float(generator.uniform(0.0, np.pi)),
         )
         name = f"easy {i}" if i < tasks - hard else f"hard {i - tasks + hard}"
-        source = Generator(sample, wave)
-        found.append(Task(source, source, test=_grid(wave), name=name))
+        found.append(wave_task(wave, name))
     return found
 
 
-def _grid(wave: Wave) -> tuple[jax.Array, jax.Array]:
-    t = jnp.linspace(-REACH, REACH, GRID)
-    return t, wave.at(t)
+def wave_task(wave: Wave, name: str) -> Task:
+    """The task of one wave."""
+    source, t = Generator(sample, wave), jnp.linspace(-REACH, REACH, GRID)
+    return Task(source, source, test=(t, wave.at(t)), name=name)

@@ -1,30 +1,33 @@
-"""The paper's figures from finished runs: a panel for each variant, medians and bands over the trials."""
+"""The paper's figures from finished runs: a column for each variant, a row for each quantity, bands over the trials."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from bilevel._studies import measures
-from bilevel._studies.experiment import VARIANTS, Experiment
+from bilevel._studies.experiment import Experiment
 from bilevel._studies.record_files import RecordFiles
 from bilevel._studies.records import COLUMNS, Record, write_table
-from bilevel._studies.statistics import interval
 from bilevel.paper.fashion import FASHION
 from bilevel.paper.letter import BATCHES, LETTER, TASKS
-from bilevel.paper.sinusoids import MORE_SINUSOIDS, SINUSOIDS
+from bilevel.paper.panels import along_batches, along_steps, compare, decay, growth
+from bilevel.paper.sinusoids import DRAWN, MORE_SINUSOIDS, PRINTED, SCRIPT_SINUSOIDS, SINUSOIDS
+from bilevel.paper.variants import VARIANTS
 from bilevel.results.plots.legends import band_handle, in_columns
-from bilevel.results.plots.panels import Line, draw_lines
-from bilevel.results.plots.style import COLOURS, DPI, GREY, STYLE
+from bilevel.results.plots.style import DPI, STYLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-BLUE, RED, GREEN = COLOURS[:3]
 Runs = Mapping[tuple[str, str], list[Record]]  # by experiment and method
+
+
+class Row(NamedTuple):
+    """A quantity of a figure."""
+
+    label: str  # of the vertical axis
+    draw: Callable[[Any, Runs], list[Any]]  # fills one panel and returns the handles of the legend
 
 
 class Figure(NamedTuple):
@@ -33,115 +36,48 @@ class Figure(NamedTuple):
     name: str
     title: str
     experiments: tuple[Experiment, ...]
-    label: str  # of the vertical axis
-    draw: Callable[[Any, Runs], list[Any]]  # fills one panel and returns the handles of the legend
+    rows: tuple[Row, ...]
 
 
-def column(name: str) -> Callable[[Record], np.ndarray]:
-    """A column of a run."""
-    return lambda run: run[name]
+def _losses(name: str, experiment: Experiment) -> Figure:
+    """min-avg and min-max by validation and by test rows."""
+    rows = [Row(f"worst {kind} loss", compare(experiment, f"worst_{kind}")) for kind in ("validation", "test")]
+    return Figure(name, experiment.title, (experiment,), tuple(rows))
 
 
-def running_lowest(name: str) -> Callable[[Record], np.ndarray]:
-    """The lowest value up to each step, as the paper draws its sinusoids."""
-    return lambda run: np.fmin.accumulate(run[name])
+def _sinusoids(name: str, experiment: Experiment) -> Figure:
+    """min-avg and min-max on seen and on unseen tasks: the lowest worst loss so far, as the paper draws it."""
+    columns = {"seen": "lowest_worst_test", "unseen": "lowest_unseen_worst_test"}
+    rows = [Row(f"lowest worst loss, {kind}", compare(experiment, column)) for kind, column in columns.items()]
+    return Figure(name, experiment.title, (experiment,), tuple(rows))
 
 
-def compare(experiment: Experiment, solid: tuple[str, str], dashed: tuple[str, str], of: Callable = column) -> Callable:
-    """min-avg against min-max: two (name, column) each."""
-
-    def draw(axes: Axes, runs: Runs) -> list[Any]:
-        lines = []
-        for method, colour in (("min-avg", BLUE), ("min-max", RED)):
-            own = runs[experiment.name, method]
-            lines += [Line(f"{method}, {solid[0]}", own, of(solid[1]), colour)]
-            lines += [Line(f"{method}, {dashed[0]}", own, of(dashed[1]), colour, test=True)]
-        return draw_lines(axes, lines)
-
-    return draw
-
-
-def gradient_decay(axes: Axes, runs: Runs) -> list[Any]:
-    """|gradient|^2 over the steps, both logarithmic, and the slope -2/5."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    own = [Record({k: v[1:] for k, v in run.columns.items()}) for run in runs[FASHION.name, "min-max"]]
-    handles = draw_lines(axes, [Line("min-max", own, column("gradient_norm_squared"), RED)])
-    steps = own[0]["step"]
-    middle = np.nanmedian([run["gradient_norm_squared"] for run in own], axis=0)
-    p = interval(np.array([measures.decay(run) for run in own]))
-    centre = np.sqrt(steps[0] * steps[-1]), np.exp(np.nanmean(np.log(middle)))
-    handles += axes.plot(steps, centre[1] * (steps / centre[0]) ** -0.4, color=GREY, linestyle=":", label="$K^{-2/5}$")
-    axes.set_xlabel(f"step; fitted exponent {p.text(2)}")
-    axes.set(xscale="log", yscale="log")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_minor_formatter(NullFormatter())
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_major_formatter("{x:g}")
-    return handles
-
-
-def gradients(experiments: Mapping[int, Experiment]) -> Callable:
-    """|gradient|^2 over the steps for several numbers of tasks, on an axis of powers of two."""
-
-    def draw(axes: Axes, runs: Runs) -> list[Any]:
-        lines = [
-            Line(f"n = {n}", [_smooth(run) for run in runs[e.name, "min-max"]], column("smooth"), colour)
-            for (n, e), colour in zip(experiments.items(), (BLUE, GREEN, RED), strict=True)
-        ]
-        handles = draw_lines(axes, lines)
-        axes.set_yscale("log", base=2)
-        return handles
-
-    return draw
-
-
-def _smooth(run: Record) -> Record:
-    """Means of five neighbours, as single windows of steps are noisy."""
-    wide = np.ones(5) / 5
-    values = np.convolve(run["gradient_norm_squared"][1:], wide, mode="valid")
-    return Record({"step": np.convolve(run["step"][1:], wide, mode="valid"), "smooth": values})
-
-
-def batches(experiments: Mapping[int, Experiment]) -> Callable:
-    """The worst test loss for several sizes of batches."""
-
-    def draw(axes: Axes, runs: Runs) -> list[Any]:
-        lines = [
-            Line(f"batch {b}", runs[e.name, "min-max"], column("worst_test"), colour)
-            for (b, e), colour in zip(experiments.items(), (BLUE, GREEN, RED), strict=True)
-        ]
-        return draw_lines(axes, lines)
-
-    return draw
-
-
-VALIDATION, TEST = ("validation", "worst_validation"), ("test", "worst_test")
-SEEN, UNSEEN = ("seen", "worst_test"), ("unseen", "unseen_worst_test")
-
+_BATCH, _BOUNDED = "squared norm, batches", "squared residual, all data"
 FIGURES = {
     figure.name: figure
     for figure in (
-        Figure("1a", FASHION.title, (FASHION,), "worst loss", compare(FASHION, VALIDATION, TEST)),
-        Figure("1b", FASHION.title, (FASHION,), "squared gradient norm", gradient_decay),
+        _losses("1a", FASHION),
         Figure(
-            "1c",
-            SINUSOIDS.title,
-            (SINUSOIDS,),
-            "lowest worst loss so far",
-            compare(SINUSOIDS, SEEN, UNSEEN, running_lowest),
+            "1b",
+            FASHION.title,
+            (FASHION,),
+            (Row(_BATCH, decay(FASHION, "gradient_norm_squared")), Row(_BOUNDED, decay(FASHION, "residual"))),
+        ),
+        _sinusoids("1c", SINUSOIDS[PRINTED]),
+        _sinusoids("1c-drawn", SINUSOIDS[DRAWN]),
+        _sinusoids("C.1", MORE_SINUSOIDS[PRINTED]),
+        _sinusoids("C.1-drawn", MORE_SINUSOIDS[DRAWN]),
+        _sinusoids("C.1-script", SCRIPT_SINUSOIDS),
+        _losses("2a", LETTER),
+        Figure(
+            "2b",
+            "Letter, more tasks",
+            tuple(TASKS.values()),
+            (Row(_BATCH, along_steps(TASKS)), Row(_BOUNDED, growth(TASKS))),
         ),
         Figure(
-            "C.1",
-            MORE_SINUSOIDS.title,
-            (MORE_SINUSOIDS,),
-            "lowest worst loss so far",
-            compare(MORE_SINUSOIDS, SEEN, UNSEEN, running_lowest),
+            "2c", "Letter, larger batches", tuple(BATCHES.values()), (Row("worst test loss", along_batches(BATCHES)),)
         ),
-        Figure("2a", LETTER.title, (LETTER,), "worst loss", compare(LETTER, VALIDATION, TEST)),
-        Figure("2b", "Letter, more tasks", tuple(TASKS.values()), "squared gradient norm", gradients(TASKS)),
-        Figure("2c", "Letter, larger batches", tuple(BATCHES.values()), "worst test loss", batches(BATCHES)),
     )
 }
 
@@ -151,9 +87,11 @@ def draw(figure: Figure, records: RecordFiles, shorter: Callable[[Experiment], E
     panels = {}
     for variant in VARIANTS:
         runs = {
-            (e.name, m): records.read(shorter(e), variant, m) for e in figure.experiments for m in e.methods[variant]
+            (e.name, m): records.read(shorter(e), variant, m)
+            for e in figure.experiments
+            for m in e.methods.get(variant, ())
         }
-        if all(runs.values()):
+        if runs and all(runs.values()):
             panels[variant] = runs
     if not panels:
         return []
@@ -179,20 +117,34 @@ def _save(figure: Figure, panels: Mapping[str, Mapping], folder: Path) -> list[P
     from matplotlib.figure import Figure as Drawing
 
     with matplotlib.rc_context(STYLE):
-        drawing = Drawing(figsize=(max(6.6, 3.6 * len(panels) + 0.6), 3.6), dpi=DPI, layout="constrained")
+        size = max(6.6, 3.1 * len(panels) + 0.6), 2.6 * len(figure.rows) + 1.0
+        drawing = Drawing(figsize=size, dpi=DPI, layout="constrained")
         FigureCanvasAgg(drawing)
-        trials, handles = 0, []
-        for number, (variant, runs) in enumerate(panels.items()):
-            axes = drawing.add_subplot(1, len(panels), number + 1)
-            handles = figure.draw(axes, {key: list(own.values()) for key, own in runs.items()})
-            axes.set_title(VARIANTS[variant], fontsize=9.5)
-            axes.set_xlabel(axes.get_xlabel() or "step")
-            axes.set_ylabel(figure.label if number == 0 else "")
-            trials = max(trials, *(len(own) for own in runs.values()))
-        names = [*(str(handle.get_label()) for handle in handles), f"10 % to 90 % of {trials} trials"]
+        # Every row has one scale, so that the variants can be compared.
+        grid = drawing.subplots(len(figure.rows), len(panels), sharex="col", sharey="row", squeeze=False)
+        handles, *_ = [_fill(row, own, panels) for row, own in zip(figure.rows, grid, strict=True)]
+        for axes, variant in zip(grid[0], panels, strict=True):
+            axes.set_title(f"{VARIANTS[variant]}\n{_trials(panels[variant])} trials", fontsize=9)
+        for axes in grid[-1]:
+            axes.set_xlabel("step")
+        names = [*(str(handle.get_label()) for handle in handles), "10 % to 90 % of the trials"]
         drawing.legend(**in_columns([*handles, band_handle()], names, 90 * len(panels)), loc="outside lower center")
         drawing.suptitle(f"Figure {figure.name}. {figure.title}")
         files = [folder / f"figure-{figure.name}{suffix}" for suffix in (".png", ".pdf")]
         for file in files:
             drawing.savefig(file, metadata={"CreationDate": None} if file.suffix == ".pdf" else {})
     return files
+
+
+def _fill(row: Row, grid: Sequence[Axes], panels: Mapping[str, Mapping]) -> list[Any]:
+    """One row of panels; the handles of the legend."""
+    handles: list[Any] = []
+    for axes, runs in zip(grid, panels.values(), strict=True):
+        handles = row.draw(axes, {key: list(own.values()) for key, own in runs.items()}) or handles
+    grid[0].set_ylabel(row.label)
+    return handles
+
+
+def _trials(runs: Mapping) -> str:
+    counts = {len(own) for own in runs.values()}
+    return str(max(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
