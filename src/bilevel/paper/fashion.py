@@ -44,7 +44,7 @@ ours = described.replace(hypergradient=Tracked(0.01))
 published = ScriptDescent(0.01, 0.01, 0.3, lower_steps=2, decay=1e-4, upper_penalty=1e-4)
 other = published.replace(lower_steps=4, upper_penalty=0.0, patience=10, factor=0.8)
 
-RESIDUAL = ProximalResidual(rho=10.0)
+RESIDUAL = ProximalResidual(rho=100.0)
 FASHION = Experiment(
     name="fashion",
     title="FashionMNIST, ten pairs of classes share a layer",
