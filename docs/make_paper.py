@@ -1,22 +1,81 @@
-"""Writes docs/paper.md and docs/figures/ from a folder that `bilevel reproduce` made.
+"""Makes the runs that docs/paper.md needs and are missing, then writes the page and docs/figures/ from them.
 
-python docs/make_paper.py reproduction
+python docs/make_paper.py reproduction               all of it: five hours on two cores at most; it says how long first
+python docs/make_paper.py reproduction --page        the page alone, from the runs that are there
+
+Stopped or killed, it goes on where it was. Every number of the page comes from the folder; docs/paper-head.md, its text,
+names them in braces.
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
-import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bilevel._studies.experiment import VARIANTS
+from bilevel._studies import measures
+from bilevel._studies.experiment import Experiment
 from bilevel._studies.record_files import RecordFiles
-from bilevel.paper.claims import evaluate_claims, markdown
+from bilevel._studies.statistics import interval
+from bilevel.paper.claims import TestedClaim, evaluate_claims, markdown
+from bilevel.paper.evidence import NONE
+from bilevel.paper.fashion import FASHION
 from bilevel.paper.figures import FIGURES
-from bilevel.paper.reproduce import clock
+from bilevel.paper.letter import LETTER, PARTS
+from bilevel.paper.overfitting import overfitting
+from bilevel.paper.reproduce import clock, reproduce
+from bilevel.paper.variants import VARIANTS
 
 DOCS = Path(__file__).parent
-HEAD = (DOCS / "paper-head.md").read_text()
+HOURS = 5.0
+Rows = Iterable[Sequence[str]]
+
+
+def table(head: Sequence[str], rows: Rows) -> str:
+    """For a page."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+
+
+def verdicts(found: list[TestedClaim]) -> str:
+    """Every claim at the end of its run: a verdict for each variant."""
+    rows: dict[str, dict[str, str]] = {}
+    for tested in found:
+        if tested.horizon == tested.claim.horizons[-1] and tested.evidence.verdict != NONE:
+            label = f"{tested.claim.figure}: {tested.claim.text}"
+            rows.setdefault(label, {})[tested.variant] = f"{tested.evidence.verdict} ({tested.evidence.trials})"
+    lines = [[label, *(own.get(variant, "-") for variant in VARIANTS)] for label, own in rows.items()]
+    return table(["claim, at the end of the run (trials)", *VARIANTS.values()], lines)
+
+
+def parts(records: RecordFiles) -> str:
+    """Letter as described, with more and more of the scripts."""
+    lines = []
+    for part in PARTS.methods:
+        cells = [part]
+        for method in ("min-avg", "min-max"):
+            runs = records.read(PARTS, part, method).values()
+            ends = {kind: [measures.final(run, f"worst_{kind}") for run in runs] for kind in ("validation", "test")}
+            cells += [interval(values).text(3) for values in ends.values()]
+        lines.append([*cells, str(len(records.read(PARTS, part, "min-max")))])
+    head = ["Letter as described, but", "min-avg, worst validation", "worst test", "min-max, worst validation"]
+    return table([*head, "worst test", "trials"], lines)
+
+
+def ends(records: RecordFiles) -> str:
+    """How far validation and test part, and what an earlier end gains."""
+    lines = []
+    for experiment, name in ((FASHION, "FashionMNIST"), (LETTER, "Letter")):
+        for variant in experiment.methods:
+            found = overfitting(records, experiment, variant)
+            if found is None:
+                continue
+            gain = f"{found.whole:.3f} to {found.at_end:.3f}, difference {found.gain.text(3, '+')}"
+            chosen = "the whole run" if found.end == experiment.steps else f"{found.end:,} steps"
+            cells = [name, VARIANTS[variant], f"{found.validation:.3f}", f"{found.test:.3f}", chosen]
+            lines.append([*cells, "-" if found.end == experiment.steps else gain])
+    head = ["data", "variant, min-max", "worst validation", "worst test", "best end on even trials"]
+    return table([*head, "worst test of odd trials: whole run to that end"], lines)
 
 
 def times(records: RecordFiles) -> str:
@@ -24,42 +83,66 @@ def times(records: RecordFiles) -> str:
     spent: dict[tuple[str, str], list[float]] = {}
     for row in records.times():
         runs, seconds, gone = spent.setdefault((row["experiment"], row["variant"]), [0, 0, 0])
-        spent[row["experiment"], row["variant"]] = [
-            runs + int(row["runs"]),
-            seconds + float(row["seconds"]),
-            gone + int(row["diverged"]),
-        ]
-    lines = ["| experiment | " + " | ".join(VARIANTS.values()) + " |", "|---|" + "---|" * len(VARIANTS)]
-    for name in dict.fromkeys(experiment for experiment, _ in spent):
-        cells = []
-        for variant in VARIANTS:
-            runs, seconds, gone = spent.get((name, variant), [0, 0, 0])
-            cells.append(f"{runs:.0f} runs, {clock(seconds)}" + (f", {gone:.0f} diverged" if gone else ""))
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    totals = [clock(sum(s for (_, v), (_, s, _) in spent.items() if v == variant)) for variant in VARIANTS]
-    return "\n".join([*lines, "| all | " + " | ".join(totals) + " |"])
+        own = [runs + int(row["runs"]), seconds + float(row["seconds"]), gone + int(row["diverged"])]
+        spent[row["experiment"], row["variant"]] = own
+    shown = [[*names, f"{n:.0f}", clock(s), f"{gone:.0f}"] for names, (n, s, gone) in spent.items()]
+    total = [sum(own[i] for own in spent.values()) for i in range(3)]
+    last = ["all", "", f"{total[0]:.0f}", clock(total[1]), f"{total[2]:.0f}"]
+    return table(["experiment", "variant", "runs", "time", "diverged"], [*shown, last])
 
 
-def page(records: RecordFiles) -> str:
-    """The whole page."""
+def speed(folder: Path) -> str:
+    """What benchmarks/paper_loop.py printed into the folder, if it was run."""
+    file = folder / "speed.txt"
+    return f"```text\n{file.read_text().rstrip()}\n```" if file.is_file() else "Not measured with these runs."
+
+
+def end_of(records: RecordFiles, experiment: Experiment, variant: str, method: str, column: str) -> str:
+    """The mean of a final number over the trials."""
+    runs = records.read(experiment, variant, method).values()
+    return interval([measures.final(run, column) for run in runs]).text(3)  # type: ignore[arg-type]
+
+
+def fields(records: RecordFiles) -> dict[str, str]:
+    """What the text of the page names."""
+    found = evaluate_claims(records)
     shown = []
     for name, figure in FIGURES.items():
         shown += [f"### Figure {name}", "", f"![Figure {name}: {figure.title}](figures/figure-{name}.png)", ""]
-    parts = {
-        "The claims": markdown(evaluate_claims(records)),
-        "Wall time": times(records),
-        "The figures": "\n".join(shown),
+    named = {
+        f"{experiment}_{variant}_{method}_{kind}".replace("-", "_"): end_of(
+            records, of, variant, method, f"worst_{kind}"
+        )
+        for experiment, of in (("fashion", FASHION), ("letter", LETTER))
+        for variant in of.methods
+        for method in ("min-avg", "min-max")
+        for kind in ("validation", "test")
     }
-    return "\n".join([HEAD, *(f"## {title}\n\n{text}\n" for title, text in parts.items())])
+    return named | {
+        "VERDICTS": verdicts(found),
+        "CLAIMS": markdown(found),
+        "PARTS": parts(records),
+        "ENDS": ends(records),
+        "TIMES": times(records),
+        "SPEED": speed(records.folder),
+        "FIGURES": "\n".join(shown),
+    }
 
 
-def main(folder: Path) -> None:
-    """Writes the page and copies the figures."""
+def main() -> None:
+    """Makes the runs, writes the page and copies the figures."""
+    parser = argparse.ArgumentParser(description="Makes docs/paper.md.")
+    parser.add_argument("folder", type=Path, help="of runs, as `bilevel reproduce` makes it")
+    parser.add_argument("--page", action="store_true", help="make no runs")
+    options = parser.parse_args()
+    if not options.page:
+        reproduce(out=options.folder, hours=HOURS)
     (DOCS / "figures").mkdir(exist_ok=True)
     for name in FIGURES:
-        shutil.copy(folder / f"figure-{name}.png", DOCS / "figures" / f"figure-{name}.png")
-    (DOCS / "paper.md").write_text(page(RecordFiles(folder)))
+        shutil.copy(options.folder / f"figure-{name}.png", DOCS / "figures" / f"figure-{name}.png")
+    text = (DOCS / "paper-head.md").read_text()
+    (DOCS / "paper.md").write_text(text.format(**fields(RecordFiles(options.folder))))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -4,41 +4,107 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel._studies.experiment import VARIANTS
 from bilevel._studies.record_files import RecordFiles
 from bilevel._studies.records import COLUMNS, Record
 from bilevel.paper import claims, figures, reproduce
+from bilevel.paper.overfitting import overfitting
+from bilevel.paper.variants import VARIANTS
 from command import call
 
 # ------------------------------------------------------------------ claims and figures
 
 
-def made_up(records, better, noise=0.01):
+def made_up(records, better, noise=0.01, trials=5):
     """Runs in which min-max is better by so much, of every experiment."""
     generator = np.random.default_rng(0)
     for figure in figures.FIGURES.values():
         for experiment in figure.experiments:
             for method in experiment.methods["described"]:
-                for seed in range(5):
+                for seed in range(trials):
                     gain = better if method == "min-max" else 0.0
                     values = 1 - gain + noise * generator.normal(size=(20, len(COLUMNS)))
-                    columns = dict(zip(COLUMNS, values.T, strict=True)) | {"step": np.linspace(0, 1000, 20)}
-                    columns["gradient_norm_squared"] = np.maximum(columns["step"], 1) ** -0.4
+                    columns = dict(zip(COLUMNS, values.T, strict=True))
+                    columns["step"] = np.linspace(0, experiment.steps, 20)
+                    for falling in ("gradient_norm_squared", "residual"):
+                        columns[falling] = np.maximum(columns["step"], 1) ** -0.4
                     records.keep(experiment, "described", method, seed, Record(columns))
 
 
-@pytest.mark.parametrize(("better", "verdict"), [(0.2, "holds"), (-0.2, "does not hold"), (0.0, "inconclusive")])
-def test_a_claim_is_as_good_as_its_evidence(tmp_path, better, verdict):
-    made_up(RecordFiles(tmp_path), better)
-    found = {
-        f.claim.text: f.evidence for f in claims.evaluate_claims(RecordFiles(tmp_path)) if f.variant == "described"
+def judged(records, horizon=None):
+    """The verdicts on the method as described, at the end of the runs."""
+    return {
+        f.claim.text: f.evidence
+        for f in claims.evaluate_claims(records)
+        if f.variant == "described" and f.horizon == (horizon or f.claim.horizons[-1])
     }
+
+
+@pytest.mark.parametrize(
+    ("better", "noise", "verdict"),
+    [(0.2, 0.01, "holds"), (-0.2, 0.01, "does not hold"), (0.0, 0.003, "does not hold"), (0.0, 0.2, "inconclusive")],
+)
+def test_a_claim_is_as_good_as_its_evidence(tmp_path, better, noise, verdict):
+    """Of two that are alike a gain of 2 % is excluded, unless they are too noisy."""
+    made_up(RecordFiles(tmp_path), better, noise)
+    found = judged(RecordFiles(tmp_path))
     assert found["min-max lowers the worst test loss (Letter)"].verdict == verdict
-    assert found["the squared gradient norm falls like K^-2/5"].verdict == "holds"
-    assert found["at fixed K the squared gradient norm grows like sqrt(n)"].verdict == "does not hold"
+    assert found["what Theorem 1 bounds falls like K^-2/5"].verdict == "holds"
+    assert found["at fixed K what Theorem 1 bounds grows like sqrt(n)"].verdict == "does not hold"
     assert {f.evidence.verdict for f in claims.evaluate_claims(RecordFiles(tmp_path)) if f.variant == "ours"} == {
         "no runs"
     }
+
+
+def test_a_claim_is_judged_at_every_horizon(tmp_path):
+    """min-max is ahead up to a tenth of the run, and behind afterwards."""
+    records, experiment = RecordFiles(tmp_path), figures.LETTER
+    steps = np.linspace(0, experiment.steps, 101)
+    for method, early, late in (("min-avg", 1.0, 0.5), ("min-max", 0.8, 0.7)):
+        for seed in range(4):
+            values = np.where(steps <= experiment.steps / 10, early, late) + 0.001 * seed
+            columns = dict.fromkeys(COLUMNS, values) | {"step": steps}
+            records.keep(experiment, "described", method, seed, Record(columns))
+    text = "min-max lowers the worst test loss (Letter)"
+    assert judged(records, experiment.steps // 10)[text].verdict == "holds"
+    assert judged(records)[text].verdict == "does not hold"
+
+
+def test_more_trials_are_wanted_where_a_claim_is_open_and_only_there(tmp_path):
+    records, whole = RecordFiles(tmp_path), lambda experiment: experiment
+    made_up(records, 0.0, noise=0.2, trials=10)
+    stages = reproduce._stages(figures.FIGURES.values(), ["described"], whole, everything=False)
+    wanted = reproduce._undecided(records, stages, whole)
+    assert set(wanted.values()) == {20}
+    assert {stage.variant for stage in wanted} == {"described"}
+    made_up(records, 0.2, trials=10)
+    left = {stage.experiment.name for stage in reproduce._undecided(records, stages, whole)}
+    assert left <= {"letter-16-batch-8", "letter-16-batch-128"}  # batches of both sizes are still alike
+
+
+def test_what_is_affordable_is_made_quickest_first(tmp_path):
+    records, whole = RecordFiles(tmp_path), lambda experiment: experiment
+    stages = reproduce._stages(figures.FIGURES.values(), ["described"], whole, everything=False)
+    for seconds, stage in enumerate(stages, 1):
+        records.note_time(stage.experiment.name, stage.variant, 10, 10 * seconds, 0)
+    maker = reproduce.Maker(records, False, lambda text: None)
+    runs = [len(stage.missing(records, range(10))) for stage in stages]
+    assert maker.within(dict.fromkeys(stages, 10), runs[0] * 1 + runs[1] * 2) == {stages[0]: 10, stages[1]: 10}
+    assert maker.within(dict.fromkeys(stages, 10), 0) == {}
+    assert maker.spent() == 10 * sum(range(1, len(stages) + 1))
+
+
+def test_an_earlier_end_is_chosen_on_some_trials_and_reported_on_the_others(tmp_path):
+    records, experiment = RecordFiles(tmp_path), figures.LETTER
+    steps = np.linspace(0, experiment.steps, 101)
+    lowest = experiment.steps * 0.3
+    for seed in range(10):  # even trials say 0.3 of the run, odd ones are worse there than they are at the end
+        test = np.abs(steps - lowest) / lowest if seed % 2 == 0 else 1 - steps / experiment.steps
+        records.keep(experiment, "ours", "min-max", seed, Record(dict.fromkeys(COLUMNS, test) | {"step": steps}))
+    found = overfitting(records, experiment, "ours")
+    assert found is not None
+    assert (found.end, found.trials) == (round(lowest), 5)
+    assert found.at_end > found.whole
+    assert overfitting(records, experiment, "described") is None
 
 
 def test_figures_come_with_their_numbers(tmp_path):
@@ -58,12 +124,11 @@ def test_figures_come_with_their_numbers(tmp_path):
 
 def test_every_declared_experiment_has_all_variants_and_the_paper_s_lengths():
     experiments = {e.name: e for figure in figures.FIGURES.values() for e in figure.experiments}
-    assert len(experiments) == 8
+    assert len(experiments) == 11
     assert {e.steps for e in experiments.values()} == {10_000, 20_000}
     for experiment in experiments.values():
-        assert list(experiment.methods) == list(VARIANTS)
+        assert {"described", "published", "ours"} <= set(experiment.methods) <= set(VARIANTS)
         assert isinstance(experiment.methods["described"]["min-max"].hypergradient, bl.hypergradients.Unrolled)
-        assert isinstance(experiment.methods["published"]["min-max"].hypergradient, bl.hypergradients.Direct)
 
 
 def test_reproduce_runs_draws_and_is_judged(tmp_path):
@@ -108,6 +173,7 @@ def test_interrupts_of_the_command(monkeypatch, tmp_path):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(reproduce, "run", stop)
+    monkeypatch.setattr(reproduce, "seconds_of", lambda stage, records: 1.0)
     ran = call("reproduce", "2a", "--quick", "--out", str(tmp_path))
     assert ran.exit_code == 130
     assert "`bilevel resume " in ran.errors
