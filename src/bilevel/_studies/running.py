@@ -27,7 +27,7 @@ from bilevel.problem.problem import Problem
 from bilevel.results.result import Iterate, Result
 
 PROBED = "min-max"  # the method that probes look at
-PROBES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # where, as shares of the run
+PROBES = (0.01, 0.03, 0.1, 0.3, 1.0)  # where, as shares of the run
 
 
 class Stage(NamedTuple):
