@@ -263,6 +263,18 @@ def test_random_is_a_visited_point(seed, every):
     assert sum(matches) == 1
 
 
+def test_random_of_a_solver_that_moves_x_first_has_the_y_of_its_x():
+    """VRBO makes y^{t+1} for x^{t+1}: the point picked is one where the solver was."""
+    solver = bl.VRBO(0.1, 0.3, bl.hypergradients.Neumann(2, 0.3), bl.weightings.SimplexAscent(0.02))
+    state = solver.init(EXACT, X, Y, key=jax.random.fold_in(jax.random.key(3), 0), steps=12)
+    step, points = jax.jit(solver.step), []
+    for k in range(12):
+        points.append((np.asarray(state.x), np.asarray(state.y.groups[0]), np.asarray(state.weights)))
+        state, _ = step(EXACT, state, jax.random.fold_in(jax.random.fold_in(jax.random.key(3), 1), k))
+    found = point(run(solver, problem=EXACT, steps=12, seed=3).random)
+    assert sum(within_ulp(found, one) for one in points) == 1
+
+
 def test_random_is_uniform_over_the_steps(monkeypatch):
     monkeypatch.setattr("bilevel.problem.findings.at_start", lambda *arguments: ())  # once is enough
     steps, seeds = 6, 300

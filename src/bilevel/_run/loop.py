@@ -114,8 +114,8 @@ def _moved_finitely(norm: jax.Array, x: Any) -> jax.Array:
 def _steps(solver: Solver, problem: BaseProblem, carry: Carry, key: jax.Array, stop: Count, pick: Count) -> Carry:
     """Steps of one lane; the state before step `pick`, with y after it, becomes the random iterate.
 
-    That is the pairing (x^t, y^{t+1}) of the theory for solvers that move y first. VRBO and STABLE move x first: their
-    y^{t+1} belongs to x^{t+1}.
+    That is the pairing (x^t, y^{t+1}) of the theory for solvers that move y first. Where x moves first, y^{t+1} belongs
+    to x^{t+1}, and y is kept as it was before the step too.
     """
 
     def one(carry: Carry) -> Carry:
@@ -138,7 +138,7 @@ def _steps(solver: Solver, problem: BaseProblem, carry: Carry, key: jax.Array, s
         choose = lambda when, new, old: jax.tree.map(lambda n, o: jnp.where(when, n, o), new, old)  # noqa: E731
         kept = Variables(
             choose(here, state.x, kept.x),
-            choose(after, state.y, kept.y),
+            choose(here if solver.moves_x_first else after, state.y, kept.y),
             choose(here, state.weights, kept.weights),
         )
         return carry._replace(random=kept), None

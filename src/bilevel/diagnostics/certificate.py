@@ -87,7 +87,8 @@ def certify(problem: Problem, result: Any, rho: float | None = None, *, iteratio
         result: what `bl.solve` returns (its last iterate is taken), or one of its iterates: `result.random` is what the
             theorem speaks of.
         rho: of the proximal map, above the weak convexity of F; None = twice the largest curvature of F(., weights) at
-            x in absolute value, which is above it. The smaller rho, the farther x_hat and the longer it takes.
+            x in absolute value, which is above it. The smaller rho, the farther x_hat and the longer it takes. That of
+            None differs from point to point: to compare x gaps of several points, give all the same rho.
         iterations: the most steps towards x_hat.
 
     >>> import bilevel as bl

@@ -128,7 +128,7 @@ def _sinusoids(figure: str, experiment: Experiment, tasks: Sequence[str], headli
             f"min-max lowers the worst loss of {text}",
             (experiment,),
             evidence.lowest_lower(experiment, column),
-            (SCRIPT_STEPS,),
+            (SCRIPT_STEPS,) if experiment.steps > SCRIPT_STEPS else (),
             headline,
         )
         for text, column in zip(tasks, ("worst_test", "unseen_worst_test"), strict=True)

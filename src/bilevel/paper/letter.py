@@ -106,6 +106,7 @@ def experiment(tasks: int, batch: int, compared: bool = False) -> Experiment:
         methods={
             variant: {name: solver for name, solver in solvers.items() if compared or name == "min-max"}
             for variant, solvers in SOLVERS.items()
+            if compared or variant != "published-other"
         },
         steps=20_000,
         probe=PROBES if batch == 8 else {},

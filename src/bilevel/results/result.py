@@ -74,7 +74,8 @@ class Result:
         solver: how; its repr where the result was loaded.
         last: the last iterate.
         best: the evaluated iterate with the lowest worst validation loss.
-        random: (x^t, y^{t+1}, weights^t) at a uniformly random step t, the iterate that the theory speaks of.
+        random: (x^t, y^{t+1}, weights^t) at a uniformly random step t, the iterate that the theory speaks of; with y^t
+            for a solver that moves x first.
         average: the average over the run with weights that favour its end (Shamir and Zhang, 2013): the one to take
             when batches are small and the last iterate is noisy.
         history: the run as it was evaluated.

@@ -10,6 +10,8 @@ Step k, everything at (x^k, y^k), with alpha, beta the rates of x and y, and eta
 STORM evaluates at the old and the new point on the same sample; the old point includes the old weights and the
 estimator's state of that time, so that with exact oracles u and d are exact for every eta.
 
+The paper has a momentum for each level; here they are one.
+
 Published for one task without constraint, with the Neumann estimator, alpha, beta ~ k^{-1/3} and eta ~ k^{-2/3}:
 O~(eps^-1.5) samples. Constraint, several tasks and weights (4) are our extension, without a theorem.
 

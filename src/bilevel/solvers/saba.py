@@ -13,8 +13,8 @@ Tables hold products with the v of their time, not matrices. They start full, wi
 last block that is short is drawn less often and counts less. (3) uses a table too: with plain losses the weights, and
 with them all the rest, stall at a noise floor.
 
-Published for one task without constraint on N rows, constant rates: O(N eps^-1), linear under the Polyak-Lojasiewicz
-condition. Constraint, several tasks and weights (3) are our extension, without a theorem.
+Published for one task without constraint on N rows, constant rates: O(N^(2/3) eps^-1), linear under the
+Polyak-Lojasiewicz condition. Constraint, several tasks and weights (3) are our extension, without a theorem.
 
 Reference: Dagréou, Ablin, Vaiter, Moreau, "A framework for bilevel optimization that enables stochastic and global
 variance reduction algorithms", NeurIPS 2022.
@@ -47,7 +47,7 @@ class SABA(LinearSystemSolver):
     card = Card(
         loops="single",
         keeps="v (n d_y), tables: per task and block of g 2 d_y + d_x, of f d_y + d_x + 1",
-        rate="O(N eps^-1) on N rows",
+        rate="O(N^(2/3) eps^-1) on N rows",
         paper="Dagréou, Ablin, Vaiter, Moreau, NeurIPS 2022",
         extension="constraint, several tasks, weights",
     )

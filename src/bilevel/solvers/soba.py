@@ -46,7 +46,7 @@ class SOBA(LinearSystemSolver):
     card = Card(
         loops="single",
         keeps="v (n d_y)",
-        rate="O(eps^-2.5)",
+        rate="O(eps^-2.5); O(eps^-2) by a later analysis (arXiv 2306.12067)",
         paper="Dagréou, Ablin, Vaiter, Moreau, NeurIPS 2022",
         extension="constraint, several tasks, weights",
     )

@@ -81,6 +81,7 @@ class STABLE(BilevelSolver):
     momentum: Rate = leaf(default=0.5)  # tau
     floor: float = leaf(default=1e-4)
 
+    moves_x_first = True
     card = Card(
         loops="single",
         keeps="A^ (n d_y^2), J^ (n d_x d_y), the last point",

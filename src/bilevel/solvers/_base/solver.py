@@ -33,6 +33,7 @@ class Solver(abc.ABC):
 
     problem_type: ClassVar[type[BaseProblem]] = Problem  # the kind of problem that it solves
     chooses_rates: ClassVar[bool] = False  # whether a rate of None is chosen for the user
+    moves_x_first: ClassVar[bool] = False  # whether y^{k+1} is made for x^{k+1}, not for x^k
     card: ClassVar[Card] = Card("single", "nothing", "not known", "none", "all of it")
 
     @abc.abstractmethod
