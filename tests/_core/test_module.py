@@ -2,6 +2,7 @@
 
 import abc
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -150,3 +151,19 @@ def test_a_schedule_is_read_at_a_step_and_none_stays_none():
     assert rate_at(Power(2.0, -1.0), 3) == 0.5
     assert rate_at(0.3, 7) == 0.3
     assert rate_at(None, 7) is None
+
+
+def test_a_model_that_can_be_called_is_data_and_a_schedule_is_structure():
+    class Scale(NamedTuple):
+        factor: object
+
+        def __call__(self, value):
+            return self.factor * value
+
+    @part
+    class Holds:
+        value: object = leaf()
+
+    assert jax.tree.leaves(Holds(Scale(3.0))) == [3.0]
+    assert jax.tree.structure(Holds(Scale(3.0))) == jax.tree.structure(Holds(Scale(4.0)))
+    assert jax.tree.leaves(Holds(abs)) == []

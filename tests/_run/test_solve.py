@@ -340,9 +340,14 @@ def test_the_callback_sees_every_evaluation():
     seen = []
     result = run(callback=seen.append)
     assert [row["step"] for row in seen] == list(result.history.step[1:])
+    points = [(row.pop("x"), row.pop("y")) for row in seen]
     for k, row in enumerate(seen, start=1):
         for name, value in row.items():
             np.testing.assert_array_equal(value, getattr(result.history, name)[k])
+    x, y = points[-1]
+    np.testing.assert_array_equal(x, result.x)
+    assert {name: float(own) for name, own in y.items()} == {name: float(own) for name, own in result.y.items()}
+    assert not np.array_equal(points[0][0], x)
 
 
 def test_what_a_callback_does_to_its_row_changes_no_history():
