@@ -85,7 +85,7 @@ class ScriptDescent(Solver):
         """Uniform weights, no momentum."""
         dtype = jnp.result_type(*jax.tree.leaves(x))
         weights = jnp.full(problem.size, 1 / problem.size, dtype)
-        rates = [jnp.asarray(0.0 if rate is None else rate, dtype) for rate in (self.upper_lr, self.weights_lr)]
+        upper, moving = (jnp.asarray(0.0 if lr is None else lr, dtype) for lr in (self.upper_lr, self.weights_lr))
         lower = for_tasks(Falling.start, problem.fill(self.lower_lr, dtype))
         return State(
             step=jnp.zeros((), jnp.int32),
@@ -95,7 +95,7 @@ class ScriptDescent(Solver):
             weighting=self._rule(0.1).init(weights),
             upper=self._rule(0.1).init(x),
             lower=for_tasks(self._rule(0.1).init, y),
-            rates=Falls(*map(Falling.start, rates), lower),
+            rates=Falls(Falling.start(upper), Falling.start(moving), lower),
         )
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
