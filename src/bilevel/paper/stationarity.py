@@ -21,9 +21,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel.diagnostics.exact import weighted_gradient
-from bilevel.oracles.upper import Point
+from bilevel.diagnostics.newton import solve_lower
+from bilevel.hypergradients import Exact
+from bilevel.oracles.upper import Point, Upper
 from bilevel.paper.published.descent import ScriptDescent
+from bilevel.problem.group import UpperSample
+from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 
 ACCURACY = 0.1  # a last move of x_hat this small, relative to |x_hat - x|: the next would be a hundredth of it
@@ -43,9 +46,10 @@ class ProximalResidual:
         """At one point."""
         here, y = point.x, point.y
         for _ in range(MOVES):
-            solved, gradient = weighted_gradient(problem, here, y, point.weights)
+            solved = solve_lower(problem, here, y)
             if not bool(jnp.all(solved.converged)):
                 return float("nan")
+            gradient = _gradient(problem, here, solved.y, point.weights)
             moved, change, distance = _towards(problem, point.x, here, gradient, self.rho)
             if float(change) <= ACCURACY * float(distance):
                 return float((self.rho * distance) ** 2)
@@ -62,6 +66,14 @@ class ScriptDirection:
     def __call__(self, problem: Problem, point: Point) -> float:
         """At one point."""
         return float(_script_norm(self.solver, problem, point))
+
+
+@jax.jit
+def _gradient(problem: Problem, x: Any, y: PerTask[Any], weights: jax.Array) -> Any:
+    """grad F at solved y, on all the data. The heads are small: solving by a matrix is far quicker than by products."""
+    samples = PerTask(tuple(UpperSample(None, None, keys) for keys in problem.keys(jax.random.key(0))))
+    oracle, point = Upper(problem, Exact()), Point(x, y, weights, PerTask(((),) * len(y)))
+    return oracle.direction(point._replace(v=oracle.init(point, samples)), samples).direction
 
 
 @jax.jit
