@@ -1,0 +1,60 @@
+"""The paper's page is made from runs: a folder of made-up ones, and what the page says of them."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bilevel._studies.record_files import RecordFiles
+from bilevel._studies.records import COLUMNS, Record
+from bilevel.paper.figures import FIGURES
+from bilevel.paper.letter import PARTS
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def maker():
+    specification = importlib.util.spec_from_file_location("make_paper", DOCS / "make_paper.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def records(tmp_path):
+    """Four trials of everything: 0.25 at the end of min-avg, 0.125 at the end of min-max."""
+    found = RecordFiles(tmp_path)
+    experiments = {e.name: e for figure in FIGURES.values() for e in figure.experiments} | {PARTS.name: PARTS}
+    for experiment in experiments.values():
+        steps = np.linspace(0, experiment.steps, 11)
+        for variant, methods in experiment.methods.items():
+            for method in methods:
+                for seed in range(4):
+                    jumps = 1e-5 * np.sin(np.arange(11) ** 2)
+                    ends = (0.125 if method == "min-max" else 0.25) + 1e-4 * seed + jumps
+                    columns = dict.fromkeys(COLUMNS, ends) | {"step": steps}
+                    found.keep(experiment, variant, method, seed, Record(columns))
+            found.note_time(experiment.name, variant, 8, 60.0, 0)
+    return found
+
+
+def test_every_mark_of_the_text_is_filled_from_the_runs(maker, records):
+    page = (DOCS / "paper-head.md").read_text().format(**maker.fields(records))
+    assert "{" not in page
+    assert "| 1a | min-max lowers the worst test loss (FashionMNIST) | as the paper describes it | 10,000 | 4 |" in page
+    assert "0.250 to 0.125" in page
+    assert "| Letter | ours | 0.125 | 0.125 |" in page
+    for name in FIGURES:
+        assert f"figures/figure-{name}.png" in page
+
+
+def test_the_text_has_no_results_of_its_own():
+    """Numbers with a decimal point stand only in the sections on settings and rules."""
+    text = (DOCS / "paper-head.md").read_text()
+    for section in re.split(r"^## ", text, flags=re.MULTILINE):
+        title = section.splitlines()[0]
+        if title not in ("Text and scripts", "How a claim is judged"):
+            assert not re.search(r"\d\.\d", section), title
