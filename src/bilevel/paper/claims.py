@@ -161,7 +161,7 @@ CLAIMS = (
     ),
     Claim(
         "1b",
-        "what Theorem 1 bounds falls like K^-2/5",
+        "what Theorem 1 bounds (of the scripts: their direction on all data) falls like K^-2/5",
         (FASHION,),
         evidence.exponent_of_steps(FASHION, RESIDUAL),
     ),
@@ -179,13 +179,13 @@ CLAIMS = (
     ),
     Claim(
         "2b",
-        "at fixed K what Theorem 1 bounds grows like sqrt(n)",
+        "at fixed K what Theorem 1 bounds (of the scripts: their direction) grows like sqrt(n)",
         _TASKS,
         evidence.exponent_of_tasks(TASKS, RESIDUAL, measures.last),
     ),
     Claim(
         "2b",
-        "what Theorem 1 bounds falls like K^-2/5 (Letter)",
+        "what Theorem 1 bounds (of the scripts: their direction) falls like K^-2/5 (Letter)",
         (LETTER,),
         evidence.exponent_of_steps(LETTER, RESIDUAL),
     ),
