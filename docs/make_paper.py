@@ -3,8 +3,8 @@
 python docs/make_paper.py reproduction               all of it: five hours on two cores at most; it says how long first
 python docs/make_paper.py reproduction --page        the page alone, from the runs that are there
 
-Stopped or killed, it goes on where it was. Every number of the page comes from the folder; docs/paper-head.md, its text,
-names them in braces.
+Stopped or killed, it goes on where it was. Every number of the page comes from the folder; docs/paper-head.md, its
+text, names them in braces.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from bilevel._studies import measures
 from bilevel._studies.experiment import Experiment
 from bilevel._studies.record_files import RecordFiles
-from bilevel._studies.statistics import interval
+from bilevel._studies.statistics import HOLDS, INCONCLUSIVE, REFUTED, interval
 from bilevel.paper.claims import TestedClaim, evaluate_claims, markdown
 from bilevel.paper.evidence import NONE
 from bilevel.paper.fashion import FASHION
@@ -45,7 +45,12 @@ def verdicts(found: list[TestedClaim]) -> str:
             label = f"{tested.claim.figure}: {tested.claim.text}"
             rows.setdefault(label, {})[tested.variant] = f"{tested.evidence.verdict} ({tested.evidence.trials})"
     lines = [[label, *(own.get(variant, "-") for variant in VARIANTS)] for label, own in rows.items()]
-    return table(["claim, at the end of the run (trials)", *VARIANTS.values()], lines)
+    shown = table(["claim, at the end of the run (trials)", *VARIANTS.values()], lines)
+    known = [tested for tested in found if tested.evidence.verdict != NONE]
+    early = sum(tested.open for tested in known)
+    counts = ", ".join(f"{sum(t.evidence.verdict == v for t in known)} {v}" for v in (HOLDS, REFUTED, INCONCLUSIVE))
+    unfinished = f" Of the last, {early} have had fewer trials than the rule allows them." if early else ""
+    return f"{shown}\n\nOver all variants and horizons, {len(known)} verdicts: {counts}.{unfinished}"
 
 
 def parts(records: RecordFiles) -> str:
@@ -53,6 +58,8 @@ def parts(records: RecordFiles) -> str:
     lines = []
     for part in PARTS.methods:
         cells = [part]
+        if not records.read(PARTS, part, "min-max"):
+            continue
         for method in ("min-avg", "min-max"):
             runs = records.read(PARTS, part, method).values()
             ends = {kind: [measures.final(run, f"worst_{kind}") for run in runs] for kind in ("validation", "test")}
@@ -139,7 +146,8 @@ def main() -> None:
         reproduce(out=options.folder, hours=HOURS)
     (DOCS / "figures").mkdir(exist_ok=True)
     for name in FIGURES:
-        shutil.copy(options.folder / f"figure-{name}.png", DOCS / "figures" / f"figure-{name}.png")
+        if (options.folder / f"figure-{name}.png").is_file():
+            shutil.copy(options.folder / f"figure-{name}.png", DOCS / "figures" / f"figure-{name}.png")
     text = (DOCS / "paper-head.md").read_text()
     (DOCS / "paper.md").write_text(text.format(**fields(RecordFiles(options.folder))))
 

@@ -31,3 +31,11 @@ def test_one_trial_decides_nothing():
 def test_the_exponent_of_a_power_law():
     x = np.arange(1.0, 50.0)
     assert slope(x, 3 * x**-0.4) == pytest.approx(-0.4)
+
+
+def test_how_many_trials_would_decide():
+    """An interval shrinks like 1 / sqrt(trials)."""
+    found = Interval(-0.5, -1.5, 0.5, 10)  # it reaches 1 to either side; half of that would leave 0 out
+    assert found.trials_to(0.5) == 40
+    assert found.trials_to(0.0) is None
+    assert found.trials_to_decide(-0.75, 5.0) == 160

@@ -30,6 +30,17 @@ class Interval(NamedTuple):
         """Whether the number is lower than another."""
         return self.within(-np.inf, high)
 
+    def trials_to(self, distance: float) -> int | None:
+        """About how many trials would make the interval reach no farther than this, with the spread it has."""
+        reach = (self.high - self.low) / 2
+        if not np.isfinite(reach) or not distance > 0:
+            return None
+        return int(np.ceil(self.trials * (reach / distance) ** 2))
+
+    def trials_to_decide(self, low: float, high: float) -> int | None:
+        """About how many trials would say on which side of these bounds the mean lies, if it is where it seems."""
+        return self.trials_to(min(abs(self.mean - low), abs(self.mean - high)))
+
     def text(self, digits: int = 3, sign: str = "") -> str:
         """mean [low, high]."""
         return f"{self.mean:{sign}.{digits}f} [{self.low:{sign}.{digits}f}, {self.high:{sign}.{digits}f}]"

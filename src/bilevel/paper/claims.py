@@ -217,11 +217,16 @@ def table(found: list[TestedClaim]) -> list[tuple[str, ...]]:
     return [
         (
             *(f.claim.figure, f.claim.text, VARIANTS[f.variant], f"{f.horizon:,}"),
-            *(str(f.evidence.trials), f.evidence.text, f.evidence.verdict),
+            *(str(f.evidence.trials), f.evidence.text, _verdict(f.evidence)),
         )
         for f in found
         if f.evidence.verdict != NONE
     ]
+
+
+def _verdict(found: Evidence) -> str:
+    """The verdict, and what an open claim would need."""
+    return found.verdict if found.needed is None else f"{found.verdict}: about {found.needed:,} trials would decide"
 
 
 def markdown(found: list[TestedClaim]) -> str:

@@ -25,6 +25,7 @@ class Evidence(NamedTuple):
     text: str
     verdict: str  # "holds", "does not hold", "inconclusive" or "no runs"
     trials: int = 0
+    needed: int | None = None  # trials that would decide, about, where these did not
 
 
 MISSING = Evidence("", NONE)
@@ -39,7 +40,7 @@ def lower(experiment: Experiment, column: str) -> Test:
             return MISSING
         difference = interval(b - a, CONFIDENCE)
         text = f"{np.nanmean(a):.3f} to {np.nanmean(b):.3f}, difference {difference.text(3, '+')}, {_wins(a, b)}"
-        return Evidence(text, _gain(difference, 0, -GAIN * float(np.nanmean(a))), len(a))
+        return _gain(text, difference, -GAIN * float(np.nanmean(a)), len(a))
 
     return test
 
@@ -55,16 +56,26 @@ def lowest_lower(experiment: Experiment, column: str) -> Test:
         ratio = Interval(np.exp(logs.mean), np.exp(logs.low), np.exp(logs.high), logs.trials)
         means = [np.exp(np.nanmean(np.log(ends))) for ends in (a, b)]
         text = f"geometric means {means[0]:.3g} to {means[1]:.3g}, ratio {ratio.text(2)}, {_wins(a, b)}"
-        return Evidence(text, _gain(logs, 0, float(np.log(1 - GAIN_OF_RATIO))), len(a))
+        return _gain(text, logs, float(np.log(1 - GAIN_OF_RATIO)), len(a))
 
     return test
 
 
-def _gain(difference: Interval, none: float, worth: float) -> str:
-    """Whether something fell: all of the interval is below `none`; or none of it is as low as `worth`."""
-    if difference.below(none) == HOLDS:
-        return HOLDS
-    return REFUTED if difference.low > worth else INCONCLUSIVE
+def _gain(text: str, difference: Interval, worth: float, trials: int) -> Evidence:
+    """Whether something fell: all of the interval is below zero; or none of it is as low as `worth`."""
+    if difference.below(0) == HOLDS:
+        return Evidence(text, HOLDS, trials)
+    if difference.low > worth:
+        return Evidence(text, REFUTED, trials)
+    needed = difference.trials_to(max(-difference.mean, difference.mean - worth))
+    return Evidence(text, INCONCLUSIVE, trials, needed)
+
+
+def _within(text: str, measured: Interval, low: float, high: float, trials: int) -> Evidence:
+    """Whether a number lies between two others."""
+    verdict = measured.within(low, high)
+    needed = measured.trials_to_decide(low, high) if verdict == INCONCLUSIVE else None
+    return Evidence(text, verdict, trials, needed)
 
 
 def _ends(runs: Runs, experiment: Experiment, column: str, of: Callable) -> tuple[np.ndarray, np.ndarray]:
@@ -87,7 +98,7 @@ def exponent_of_steps(experiment: Experiment, column: str) -> Test:
         if not p.trials:
             return MISSING
         left = f"; {len(found) - p.trials} of {len(found)} could not be measured" if p.trials < len(found) else ""
-        return Evidence(f"exponent {p.text()}; near -0.4 means within 0.1{left}", p.within(-0.5, -0.3), p.trials)
+        return _within(f"exponent {p.text()}; near -0.4 means within 0.1{left}", p, -0.5, -0.3, p.trials)
 
     return test
 
@@ -106,14 +117,14 @@ def exponent_of_tasks(
         p = interval(np.array([slope(np.array([*found], float), row) for row in norms]), CONFIDENCE)
         means = ", ".join(f"n={n}: {value:.3g}" for n, value in zip(found, np.nanmean(norms, axis=0), strict=True))
         text = f"exponent {p.text()} ({means}); near 0.5 means within 0.1"
-        return Evidence(text, p.within(0.4, 0.6), p.trials)
+        return _within(text, p, 0.4, 0.6, p.trials)
 
     return test
 
 
 def steadier(small: Experiment, large: Experiment) -> Test:
     """Large batches jump less from one evaluation to the next than small ones."""
-    return _batches(small, large, measures.noise, lambda ratio: ratio.below(1), "jumps between evaluations")
+    return _batches(small, large, measures.noise, (-np.inf, 1.0), "jumps between evaluations")
 
 
 def spread_less(small: Experiment, large: Experiment) -> Test:
@@ -127,24 +138,25 @@ def spread_less(small: Experiment, large: Experiment) -> Test:
         residuals = [np.abs(ends - np.median(ends)) for ends in (a, b)]
         difference = interval(residuals[1] - residuals[0], CONFIDENCE)
         text = f"standard deviation over trials {a.std(ddof=1):.3g} with 8, {b.std(ddof=1):.3g} with 128"
-        return Evidence(f"{text}; mean distance to the median {difference.text(4, '+')}", difference.below(0), len(a))
+        text = f"{text}; difference of the mean distances to the median {difference.text(4, '+')}"
+        return _within(text, difference, -np.inf, 0.0, len(a))
 
     return test
 
 
 def same_level(small: Experiment, large: Experiment) -> Test:
     """Large batches end where small ones do, within a tenth."""
-    return _batches(small, large, measures.final, lambda ratio: ratio.within(0.9, 1.1), "final worst test loss")
+    return _batches(small, large, measures.final, (0.9, 1.1), "final worst test loss")
 
 
-def _batches(small: Experiment, large: Experiment, of: Callable, verdict: Callable[[Interval], str], what: str) -> Test:
+def _batches(small: Experiment, large: Experiment, of: Callable, bounds: tuple[float, float], what: str) -> Test:
     def test(runs: Runs) -> Evidence:
         a, b = _paired(runs, small, large, of)
         if not len(a):
             return MISSING
         ratio = interval(b / a, CONFIDENCE)
         text = f"{what} {np.mean(a):.3g} with 8, {np.mean(b):.3g} with 128, ratio {ratio.text(2)}"
-        return Evidence(text, verdict(ratio), len(a))
+        return _within(text, ratio, *bounds, len(a))
 
     return test
 
