@@ -480,3 +480,20 @@ def test_a_hundred_thousand_tasks():
     np.testing.assert_allclose(result.weights.sum(), 1, rtol=1e-9)
     last = f"task {count - 1}"
     np.testing.assert_allclose(result.losses[-1], target(result.x, result.y[last], stack.validation[-1]), rtol=1e-12)
+
+
+def test_random_keys_may_be_parameters_of_generators():
+    """Joined by numpy, a task at a time or as a stack, they are the keys that they were."""
+
+    def sample(parameters, key, size):
+        return jax.random.normal(parameters, (size,))
+
+    keys = jax.random.split(jax.random.key(3), 4)
+    one_by_one = [bl.Task(bl.Generator(sample, key), bl.Generator(sample, key)) for key in keys]
+    stack = bl.Task.stack(train=bl.Generator(sample, keys), validation=bl.Generator(sample, keys))
+    for tasks in (one_by_one, stack):
+        problem = bl.Problem(upper, lower, tasks, lower_batch=2, upper_batch=2)
+        assert len(problem.groups) == 1
+        joined = problem.groups[0].train.parameters
+        assert joined.dtype == keys.dtype
+        np.testing.assert_array_equal(jax.random.key_data(joined), jax.random.key_data(keys))

@@ -167,7 +167,7 @@ def _stacked(data: Any, what: str, stacked: bool) -> Any:
 def _array(a: Any, where: str, stacked: bool) -> Any:
     """An array with a leading axis of tasks. With numpy, which makes thousands of tasks in the time of a few by JAX."""
     if isinstance(a, Tracer) or _is_extended(a):
-        return a if stacked else a[None]
+        return a if stacked else a.reshape(1, *a.shape)
     if isinstance(a, (np.ndarray, np.generic)) and a.dtype.kind not in NUMBERS:
         raise TypeError(f"{where} has dtype {a.dtype}: it needs numbers; encode labels as integers.")
     try:
@@ -216,6 +216,9 @@ def _source(data: list[Any], seed: int) -> Source:
 
 def _joined(trees: list[Any]) -> Any:
     def join(*leaves: Any) -> jax.Array:
+        if _is_extended(leaves[0]) and not any(isinstance(leaf, Tracer) for leaf in leaves):  # by numpy too
+            data = np.concatenate([np.asarray(jax.random.key_data(leaf)) for leaf in leaves])
+            return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(leaves[0]))
         library: Callable = jnp.concatenate if any(isinstance(leaf, jax.Array) for leaf in leaves) else np.concatenate
         return jnp.asarray(leaves[0] if len(leaves) == 1 else library(leaves))
 
