@@ -90,7 +90,7 @@ def _one_line(axes: Axes, at: np.ndarray, values: np.ndarray) -> Line2D:
     """The medians of many tasks (values: runs, tasks, evaluations) as one pale line with gaps, which is drawn fast."""
     middle = spread(values)[0]
     with_gaps = np.hstack([middle, np.full((len(middle), 1), np.nan)])
-    look = line_look(PALE, MARKERS[0], False, len(at)) | {"linewidth": 0.7}
+    look: dict[str, Any] = line_look(PALE, MARKERS[0], False, len(at)) | {"linewidth": 0.7}
     return axes.plot(np.tile([*at, np.nan], len(middle)), with_gaps.ravel(), **look)[0]
 
 
