@@ -497,3 +497,28 @@ def test_random_keys_may_be_parameters_of_generators():
         joined = problem.groups[0].train.parameters
         assert joined.dtype == keys.dtype
         np.testing.assert_array_equal(jax.random.key_data(joined), jax.random.key_data(keys))
+
+
+class EndlessDataset:
+    """As those of PyTorch may be: one item a row, and numpy would go through it for ever."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, i):
+        return np.zeros(2), 1
+
+
+def test_a_dataset_of_items_is_refused_with_what_to_do():
+    with pytest.raises(TypeError, match=r"train got EndlessDataset.*np\.stack, zip\(\*dataset\)"):
+        bl.Problem(upper, lower, [bl.Task(EndlessDataset(), np.zeros(3))])
+
+
+def test_a_module_of_pytorch_as_x_is_refused_with_what_to_do():
+    class Linear:
+        def named_parameters(self):
+            return []
+
+    problem = bl.Problem(upper, lower, [bl.Task(np.ones(3), np.ones(3))])
+    with pytest.raises(TypeError, match=r"x got Linear: .*PyTorch.*Flax NNX or Equinox.*named_parameters"):
+        bl.solve(problem, bl.MORBiT(0.1, 0.1), Linear(), np.zeros(()), steps=1, progress=False)

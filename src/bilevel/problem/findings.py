@@ -26,6 +26,7 @@ from bilevel.problem.sources import Source
 from bilevel.problem.task import ROLES
 
 LEVELS = ("upper", "lower")
+COLUMNS = 5  # of data with NaN, that are named
 
 
 def at_start(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding]:
@@ -78,11 +79,28 @@ def in_values(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding
                 continue
             for k, name in enumerate(names):
                 if not _finite(source.task(k)):
-                    yield Finding(f"its {role} data has NaN or infinity", "it needs finite numbers", name)
+                    said = f"its {role} data has NaN or infinity ({_where_not_finite(source.task(k))})"
+                    yield Finding(said, "it needs finite numbers", name)
         if not _finite(y_group):
             for k, name in enumerate(names):
                 if not _finite(pytrees.index(y_group, k)):
                     yield Finding("its y has NaN or infinity", "it needs finite numbers", name)
+
+
+def _where_not_finite(data: Any) -> str:
+    """How many numbers of a task's rows are not finite, in which columns, and the first row."""
+    said = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(data):
+        if _finite(leaf):
+            continue
+        odd = ~np.isfinite(np.asarray(leaf)).reshape(len(leaf), -1)
+        columns = np.flatnonzero(odd.any(axis=0))
+        where = f"{jax.tree_util.keystr(path)}: ".removeprefix(": ") + f"{odd.sum()} of {odd.size} numbers"
+        if odd.shape[1] > 1:
+            shown = ", ".join(map(str, columns[:COLUMNS])) + ", ..." * (len(columns) > COLUMNS)
+            where += f", in column{'s' * (len(columns) > 1)} {shown}"
+        said.append(f"{where}, first in row {int(np.argmax(odd.any(axis=1)))}")
+    return "; ".join(said)
 
 
 def _finite(values: Any) -> bool:

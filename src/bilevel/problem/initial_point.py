@@ -23,7 +23,9 @@ def arrays(point: Any, name: str) -> Any:
         try:
             array = jnp.asarray(value)
         except TypeError as error:
-            raise TypeError(f"{where} got {type(value).__name__}: it needs floating-point arrays.") from error
+            raise TypeError(
+                f"{where} got {type(value).__name__}: it needs floating-point arrays.{_of_torch(value)}"
+            ) from error
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise TypeError(f"{where} has dtype {array.dtype}: it needs a floating-point dtype.")
         # A Python number would be weakly typed, and the first step would then be compiled apart from the others.
@@ -34,6 +36,16 @@ def arrays(point: Any, name: str) -> Any:
     if not jax.tree.leaves(held):
         raise ValueError(f"{name} got {point!r}: it needs a pytree with at least one array.")
     return jax.tree_util.tree_map_with_path(convert, held)
+
+
+def _of_torch(value: Any) -> str:
+    """What to do with a module of PyTorch, which JAX cannot differentiate."""
+    if not hasattr(value, "named_parameters"):
+        return ""
+    return (
+        " A module of PyTorch cannot be differentiated by JAX: write it as a function of JAX or a model of Flax NNX or "
+        "Equinox, with its numbers {name: p.detach().numpy() for name, p in module.named_parameters()} as a start."
+    )
 
 
 def lower_points(problem: BaseProblem, y: Any, key: jax.Array) -> PerTask[Any]:

@@ -170,6 +170,12 @@ def _array(a: Any, where: str, stacked: bool) -> Any:
         return a if stacked else a.reshape(1, *a.shape)
     if isinstance(a, (np.ndarray, np.generic)) and a.dtype.kind not in NUMBERS:
         raise TypeError(f"{where} has dtype {a.dtype}: it needs numbers; encode labels as integers.")
+    if hasattr(a, "__getitem__") and not hasattr(a, "__array__") and not isinstance(a, Sequence):
+        # numpy would go through its items, which may never end.
+        raise TypeError(
+            f"{where} got {type(a).__name__}: data are pytrees of arrays. Make them of a dataset that has one item a "
+            "row, for instance tuple(map(np.stack, zip(*dataset))), if it is finite."
+        )
     try:
         array = np.asarray(a)
         array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)

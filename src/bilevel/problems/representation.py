@@ -27,7 +27,7 @@ from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Generator
 from bilevel.problem.task import Task
 from bilevel.problems.ready import Ready
-from bilevel.problems.rows import check_callable, listed
+from bilevel.problems.rows import check_callable, check_classes, listed
 
 Network = Callable[[Any, jax.Array], jax.Array]  # (x, inputs) -> features, one row each
 Layers = list[Any]  # x of an MLP: one matrix a layer, or one dict of a matrix and a vector
@@ -152,7 +152,8 @@ def representation(
     """Representation learning with dense layers or any model; the defaults are the paper's for FashionMNIST.
 
     Args:
-        tasks: rows (inputs, targets), as `datasets.fashion_pairs` and `datasets.sinusoids` give.
+        tasks: rows (inputs, targets), as `datasets.fashion_pairs` and `datasets.sinusoids` give; for cross-entropy the
+            targets are classes, 0, 1, ...
         layers: sizes, from the inputs to the features.
         outputs: of every head: classes, or 1 for regression.
         loss: of (outputs, targets).
@@ -187,6 +188,8 @@ def representation(
         function, x = model_by_row, network
     elif not callable(network) or x is None:
         raise TypeError(f"representation(network={network!r}) needs a model, or a function of (x, inputs) and `x`.")
+    if loss in (cross_entropy, softmax_cross_entropy_twice):
+        check_classes("representation", tasks, outputs)
     x = pytrees.hold_functions(x)
     features = jax.eval_shape(function, x, row).shape[1]
     generator = np.random.default_rng(seed + 1)
