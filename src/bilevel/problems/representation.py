@@ -23,6 +23,7 @@ from jax.typing import DTypeLike
 
 from bilevel._core import pytrees
 from bilevel._core.values import is_whole, number, whole
+from bilevel.problem import initial_point
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Generator
 from bilevel.problem.task import Task
@@ -191,7 +192,7 @@ def representation(
     if loss in (cross_entropy, softmax_cross_entropy_twice):
         check_classes("representation", tasks, outputs)
     x = pytrees.hold_functions(x)
-    features = jax.eval_shape(function, x, row).shape[1]
+    features = _features(function, x, row)
     generator = np.random.default_rng(seed + 1)
     # All heads start at the same point, as the paper intends.
     y = uniform(generator, (features, outputs), features, jax.tree.leaves(x)[0].dtype)
@@ -199,6 +200,16 @@ def representation(
     tasks = [dataclasses.replace(task, y=y) for task in tasks]
     problem = Problem(heads.upper, heads.lower, tasks, lower_batch=lower_batch, upper_batch=upper_batch)
     return Ready(problem, x)
+
+
+def _features(function: Network, x: Any, row: jax.ShapeDtypeStruct) -> int:
+    """How many features the network makes of a row; what a model cannot be called for is told in words."""
+    initial_point.arrays(x, "representation(network=...)")
+    try:
+        return jax.eval_shape(function, x, row).shape[1]
+    except Exception as error:  # whatever the model raises
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise TypeError(f"representation(network=...) fails on a row of shape {row.shape[1:]}: {said}") from error
 
 
 def _first_row(task: Task) -> jax.ShapeDtypeStruct:
