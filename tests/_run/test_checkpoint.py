@@ -145,6 +145,21 @@ def bl_state(folder):
     return state_files.read(folder / states(folder)[-1])
 
 
+def test_after_a_callback_that_raised_the_run_goes_on_and_the_callback_sees_that_evaluation_again(tmp_path):
+    seen = []
+
+    def callback(row):
+        seen.append(row["step"])
+        if seen == [20, 40]:
+            raise OSError("no space left")
+
+    with pytest.warns(RuntimeWarning, match="OSError: no space left.*resume=True"):
+        first = solve(checkpoint=tmp_path, callback=callback)
+    assert (first.status, first.steps) == ("callback failed", 40)
+    assert same(solve(checkpoint=tmp_path, resume=True, callback=callback), whole())
+    assert seen == [20, 40, 40, 60]
+
+
 @pytest.mark.parametrize("end", ["patience", "callback"])
 def test_a_run_that_has_ended_early_has_ended(end, tmp_path):
     early = {"patience": 1} if end == "patience" else {"callback": lambda row: row["step"] >= 20}

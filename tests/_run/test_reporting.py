@@ -44,11 +44,11 @@ def test_a_resumed_run_goes_on_in_the_same_file(tmp_path):
 
     def fail(row):
         if row["step"] == 30:
-            raise RuntimeError("power")
+            raise SystemExit("power")
 
-    with pytest.raises(RuntimeError, match="power"):
+    with pytest.raises(SystemExit, match="power"):
         solve(bl.Checkpoint(tmp_path / "run", steps=5), callback=fail)
-    assert lines(tmp_path / "run")[-1]["message"] == "RuntimeError: power"
+    assert lines(tmp_path / "run")[-1]["message"] == "SystemExit: power"
     solve(tmp_path / "run", resume=True)
     run = WatchedRun(tmp_path / "run").poll()
     assert (run.state, run.resumed) == ("finished", 1)

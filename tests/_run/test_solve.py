@@ -368,6 +368,39 @@ def test_the_callback_can_stop_the_run():
     assert same(result, run(steps=20))
 
 
+def fails_at(step, seeds_left=1):
+    """A callback that divides by zero at a step, in this many runs."""
+    left = [0] * seeds_left
+
+    def callback(row):
+        if row["step"] == step and left:
+            left.pop()
+            raise ZeroDivisionError("division by zero")
+
+    return callback
+
+
+def test_a_callback_that_raises_ends_the_run_with_what_was_reached(caplog):
+    with pytest.warns(RuntimeWarning, match=r"raised at step 20, ZeroDivisionError: division by zero\.") as caught:
+        result = run(callback=fails_at(20), steps=300)
+    assert caught[0].filename == __file__  # the line that called
+    assert (result.status, result.steps) == ("callback failed", 20)
+    assert result.message in str(caught[0].message)
+    assert same(result, run(steps=20))
+    assert "raise ZeroDivisionError" in caplog.text  # the traceback
+
+
+def test_a_callback_that_raises_in_one_seed_ends_no_other():
+    with pytest.warns(RuntimeWarning, match="failed in 1 of 3 runs"):
+        results = run(callback=fails_at(20), seeds=3)
+    assert sorted(result.status for result in results) == ["callback failed", "finished", "finished"]
+    for result in results:
+        assert same(result, run(seed=result.seed, steps=result.steps))
+    together = batched(GIVEN, callback=fails_at(20, 2))
+    assert [result.status for result in together] == ["callback failed"] * 2 + ["finished"]
+    assert [result.steps for result in together] == [20, 20, 30]
+
+
 # ------------------------------------------------------------------ a loop of one's own
 
 

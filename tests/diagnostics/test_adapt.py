@@ -102,6 +102,41 @@ def test_stacks_and_single_tasks():
     assert both.test_losses is None
 
 
+def test_a_task_needs_no_validation_rows():
+    """Its y is that of the same task with them; its loss is not known, and those of others are."""
+    bare = [bl.Task(task.train, name=task.name) for task in UNSEEN]
+    own, fitted = [bl.adapt(WHOLE, X, tasks, y=Y, steps=20) for tasks in (bare, UNSEEN)]
+    for name, y in fitted.y.items():
+        np.testing.assert_allclose(own.y[name], y, rtol=0, atol=1e-12)
+    assert np.isnan(own.losses).all()
+    assert np.isnan([own.worst, own.mean]).all()
+    assert (own.test_losses, str(own)) == (None, "3 tasks, 3 without a validation loss")
+
+    tested = [bl.Task(task.train, test=task.test, name=task.name) for task in UNSEEN]
+    own = bl.adapt(WHOLE, X, [*tested[:2], UNSEEN[2]], y=Y, steps=20)
+    np.testing.assert_array_equal(np.isnan(own.losses), [True, True, False])
+    np.testing.assert_allclose(own.losses[2], fitted.losses[2])
+    np.testing.assert_allclose(own.test_losses, fitted.test_losses)
+    known = f"worst loss {fitted.losses[2]:.5g}"
+    assert str(own).startswith(f"3 tasks, 2 without a validation loss; of the others: {known}")
+
+
+def test_a_stack_needs_no_validation_rows_and_rows_of_g_need_not_fit_f():
+    def upper(x, y, batch):
+        return jnp.mean((batch["other"] - y[None]) ** 2)
+
+    seen = bl.Task(rows(0, 4), {"other": jnp.ones((3, 2))}, name="seen", y=Y)
+    stack = bl.Task.stack(train=jax.tree.map(lambda a: a[None], rows(2, 4)), names=["new"], y=Y[None])
+    adapted = bl.adapt(bl.Problem(upper, lower, seen), X, [stack, seen], steps=2000)
+    np.testing.assert_allclose(adapted.y["new"], solution(bl.Task(rows(2, 4))), rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(np.isnan(adapted.losses), [True, False])
+
+
+def test_a_run_that_diverges_says_so_also_without_validation_rows():
+    with pytest.warns(UserWarning, match=r"adapt diverged.*'west'"):
+        bl.adapt(WHOLE, X, bl.Task(UNSEEN[2].train, name="west"), steps=1000, y=Y, lower_lr=10.0)
+
+
 def test_a_run_that_diverges_says_so():
     with pytest.warns(UserWarning, match=r"adapt diverged.*'west'.*smaller lower_lr \(it was 10\)"):
         adapted = bl.adapt(WHOLE, X, UNSEEN[2:], steps=1000, y=Y, lower_lr=10.0)

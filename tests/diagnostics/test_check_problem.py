@@ -101,11 +101,32 @@ def test_every_task_with_nan_is_named():
     report = check(tasks(a={"train": spoilt(0)}, c={"validation": spoilt(1), "test": None}))
     assert not report.ok
     assert said(report) == [  # and that the losses are NaN follows
-        "task 'a': its train data has NaN or infinity: it needs finite numbers.",
-        "task 'c': its validation data has NaN or infinity: it needs finite numbers.",
+        "task 'a': its train data has NaN or infinity (['target']: 1 of 4 numbers, first in row 1): it needs finite "
+        "numbers.",
+        "task 'c': its validation data has NaN or infinity (['target']: 1 of 4 numbers, first in row 1): it needs "
+        "finite numbers.",
     ]
     assert np.all(np.isnan(report.smallest))
     assert str(report).startswith("2 faults.")
+
+
+def test_numbers_that_are_not_finite_are_counted_and_their_columns_named():
+    odd = rows(0, 6)
+    odd["input"] = odd["input"].at[jnp.array([2, 4, 5]), jnp.array([1, 1, 0])].set(jnp.array([jnp.nan, jnp.inf, 1.0]))
+    (finding,) = check(tasks((6, 4, 4), a={"train": odd})).findings
+    assert "(['input']: 2 of 12 numbers, in column 1, first in row 2)" in finding.text
+
+
+def test_like_findings_of_many_tasks_are_a_few_lines():
+    def flat(x, y, batch):
+        return fit(y, batch) - 10 * jnp.sum(y**2)
+
+    report = check([bl.Task(rows(i), rows(9 + i), name=f"clinic {i}") for i in range(36)], lower=flat)
+    assert len(report.findings) == 36
+    lines = str(report).splitlines()
+    assert sum("not strongly convex" in line for line in lines) == 3
+    assert lines[4].startswith("... and the same of 33 more: clinic 3, clinic 4, ")
+    assert len(lines) < 20
 
 
 def test_nan_in_ragged_data_is_found_in_its_task():
@@ -171,7 +192,8 @@ def test_a_constraint_that_does_not_fit():
 def test_a_constraint_that_makes_no_sense_does_not_hide_the_rest():
     report = check(tasks(b={"train": spoilt(1)}), constraint=bl.constraints.Ball(-1.0))
     assert said(report)[:2] == [
-        "task 'b': its train data has NaN or infinity: it needs finite numbers.",
+        "task 'b': its train data has NaN or infinity (['target']: 1 of 4 numbers, first in row 1): it needs finite "
+        "numbers.",
         "constraint Ball(radius=-1.0): it needs a positive number.",
     ]
 

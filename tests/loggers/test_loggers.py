@@ -138,7 +138,7 @@ def test_seeds_in_one_batch_are_told_apart_too(monkeypatch):
 
 
 def test_a_run_that_ends_otherwise_says_how():
-    stopped, diverged, failed = Kept(), Kept(), Kept()
+    stopped, diverged, failed, exited = Kept(), Kept(), Kept(), Kept()
     solve(loggers=[stopped], callback=lambda row: row["step"] >= 10)
     assert stopped.calls[-1] == ("end", "stopped early", "Stopped because the callback asked for it.")
     with pytest.warns(UserWarning, match="diverged"):
@@ -151,9 +151,16 @@ def test_a_run_that_ends_otherwise_says_how():
     def broken(row):
         raise KeyError("column")
 
-    with pytest.raises(KeyError):
-        solve(loggers=[failed], callback=broken)
-    assert failed.calls[-1] == ("end", "failed", "KeyError: 'column'")
+    with pytest.warns(RuntimeWarning, match="The callback raised"):
+        result = solve(loggers=[failed], callback=broken)
+    assert failed.calls[-1] == ("end", "callback failed", result.message)
+
+    def leaves(row):
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        solve(loggers=[exited], callback=leaves)
+    assert exited.calls[-1] == ("end", "failed", "SystemExit: 3")
 
 
 # ------------------------------------------------------------------ loggers that raise

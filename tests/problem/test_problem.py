@@ -480,3 +480,45 @@ def test_a_hundred_thousand_tasks():
     np.testing.assert_allclose(result.weights.sum(), 1, rtol=1e-9)
     last = f"task {count - 1}"
     np.testing.assert_allclose(result.losses[-1], target(result.x, result.y[last], stack.validation[-1]), rtol=1e-12)
+
+
+def test_random_keys_may_be_parameters_of_generators():
+    """Joined by numpy, a task at a time or as a stack, they are the keys that they were."""
+
+    def sample(parameters, key, size):
+        return jax.random.normal(parameters, (size,))
+
+    keys = jax.random.split(jax.random.key(3), 4)
+    one_by_one = [bl.Task(bl.Generator(sample, key), bl.Generator(sample, key)) for key in keys]
+    stack = bl.Task.stack(train=bl.Generator(sample, keys), validation=bl.Generator(sample, keys))
+    for tasks in (one_by_one, stack):
+        problem = bl.Problem(upper, lower, tasks, lower_batch=2, upper_batch=2)
+        assert len(problem.groups) == 1
+        joined = problem.groups[0].train.parameters
+        assert joined.dtype == keys.dtype
+        np.testing.assert_array_equal(jax.random.key_data(joined), jax.random.key_data(keys))
+
+
+class EndlessDataset:
+    """As those of PyTorch may be: one item a row, and numpy would go through it for ever."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, i):
+        return np.zeros(2), 1
+
+
+def test_a_dataset_of_items_is_refused_with_what_to_do():
+    with pytest.raises(TypeError, match=r"train got EndlessDataset.*np\.stack, zip\(\*dataset\)"):
+        bl.Problem(upper, lower, [bl.Task(EndlessDataset(), np.zeros(3))])
+
+
+def test_a_module_of_pytorch_as_x_is_refused_with_what_to_do():
+    class Linear:
+        def named_parameters(self):
+            return []
+
+    problem = bl.Problem(upper, lower, [bl.Task(np.ones(3), np.ones(3))])
+    with pytest.raises(TypeError, match=r"x got Linear: .*PyTorch.*Flax NNX or Equinox.*named_parameters"):
+        bl.solve(problem, bl.MORBiT(0.1, 0.1), Linear(), np.zeros(()), steps=1, progress=False)

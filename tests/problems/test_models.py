@@ -143,3 +143,65 @@ def test_what_is_no_parameter_is_still_refused():
             run(Odd(jnp.ones(1), rank), equinox_features)
     with pytest.raises(TypeError, match="x got function: it needs floating-point arrays"):
         run(flax_features, flax_features)
+
+
+# ------------------------------------------------------------------ layers with a state of their own
+
+
+class Normed(nnx.Module):
+    """With BatchNorm and Dropout."""
+
+    def __init__(self, rngs):
+        self.first = nnx.Linear(1, 4, param_dtype=float, rngs=rngs)
+        self.norm = nnx.BatchNorm(4, param_dtype=float, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, inputs):
+        return self.dropout(self.norm(self.first(inputs)))
+
+
+def equinox_dropout():
+    layers = [equinox.nn.Linear(1, 4, dtype=float, key=jax.random.key(0)), equinox.nn.Dropout(0.5)]
+    return equinox.nn.Sequential(layers)
+
+
+@pytest.mark.parametrize(
+    ("make", "leaf"),
+    [(lambda: Normed(nnx.Rngs(0)), "dropout.rngs.count is a RngCount"), (equinox_dropout, r"inference has dtype bool")],
+    ids=["flax", "equinox"],
+)
+def test_state_that_is_not_trained_is_refused_with_what_to_do(make, leaf):
+    said = rf"{leaf}.*evaluation mode.*nnx\.split.*eqx\.partition"
+    with pytest.raises(TypeError, match=said):
+        run(make(), flax_features)
+    with pytest.raises(TypeError, match=said):
+        bl.problems.representation(tasks(), outputs=1, loss=squared_error, network=make())
+
+
+def test_numbers_of_batch_norm_are_not_moved_as_if_they_were_weights():
+    with pytest.raises(TypeError, match=r"x\.mean is a BatchStat, which is not trained"):
+        run(nnx.BatchNorm(1, param_dtype=float, rngs=nnx.Rngs(0)), flax_features)
+
+
+def test_split_off_as_the_error_says_such_a_model_of_flax_is_trained():
+    model = Normed(nnx.Rngs(0))
+    model.eval()
+    graph, x, state = nnx.split(model, nnx.Param, ...)
+    result = run(x, lambda x, inputs: nnx.merge(graph, x, state)(inputs))
+    assert result.worst < result.history.worst[0]
+    # In evaluation mode Dropout does nothing and BatchNorm, at its start, divides by sqrt(1 + 1e-5).
+    own = jax.tree.map(jnp.asarray, {"first": x["first"], "norm": x["norm"]})
+
+    def by_hand(x, inputs):
+        first, norm = x["first"], x["norm"]
+        linear = inputs @ first["kernel"][...] + first["bias"][...][None]
+        return norm["scale"][...][None] * linear / (1 + 1e-5) ** 0.5 + norm["bias"][...][None]
+
+    np.testing.assert_allclose(run(own, by_hand).worst, result.worst, rtol=1e-6)
+
+
+def test_split_off_as_the_error_says_such_a_model_of_equinox_is_trained():
+    x, state = equinox.partition(equinox.nn.inference_mode(equinox_dropout()), equinox.is_inexact_array)
+    result = run(x, lambda x, inputs: jax.vmap(equinox.combine(x, state))(inputs))
+    without = equinox.nn.Sequential(equinox_dropout().layers[:1])
+    np.testing.assert_allclose(run(without, equinox_features).worst, result.worst, rtol=1e-9)

@@ -84,7 +84,8 @@ def test_numbers_that_are_none(call, kind, said):
 
 
 def test_one_task_may_come_without_a_list():
-    assert representation(TASK, (3, 2), lower_batch=2, upper_batch=2).problem.size == 1
+    classes = bl.Task(*[(points, np.array([0, 1, 0, 1])) for points, _ in (TASK.train, TASK.validation)])
+    assert representation(classes, (3, 2), lower_batch=2, upper_batch=2).problem.size == 1
 
 
 def test_multitask_takes_stacks():
@@ -120,3 +121,23 @@ def test_ready_problems_are_a_problem_and_a_start(make):
     problem, x = ready
     losses = problem.validation_losses(x, lower_points(problem, None, None))
     assert losses.shape == (problem.size,)
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [([-1, 1], "label -1"), ([1, 2], "label 2"), ([0.0, 1.0], "label dtype float")],
+    ids=["signs", "from 1", "floats"],
+)
+def test_labels_that_are_no_classes_are_refused(labels, said):
+    """Signs would all be class 1 of two: the loss would fall, and mean nothing."""
+    inputs = np.zeros((4, 3), np.float32)
+    right, wrong = (inputs, np.array([0, 1, 0, 1])), (inputs, np.array(labels * 2))
+    with pytest.raises(ValueError, match=rf"representation\(tasks=...\): task 'b' has the validation {said}.*0 to 1"):
+        bl.problems.representation([bl.Task(right, right, name="a"), bl.Task(right, wrong, name="b")], (3, 2))
+
+
+def test_labels_0_and_1_are_refused_where_signs_are_meant():
+    rows = (np.zeros((4, 3)), np.array([0.0, 1.0, 0.0, 1.0]))
+    for make in (bl.problems.hyperparameters, bl.problems.multitask, bl.problems.auc):
+        with pytest.raises(ValueError, match=r"has the train label 0; it needs labels -1 and 1"):
+            make([bl.Task(rows, rows)])

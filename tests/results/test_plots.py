@@ -12,6 +12,7 @@ from matplotlib.image import imread
 
 import bilevel as bl
 from bilevel.results.plots import style
+from bilevel.results.plots.numbers import spread
 from bilevel.results.result import History, Iterate
 
 LONG = [f"{town} university hospital, ward {i}" for i, town in enumerate(["Aberdeen", "Łódź", "Hull"] * 10)]
@@ -139,11 +140,29 @@ def test_the_heaviest_tasks_are_coloured_and_the_others_grey():
     one = result(tasks(100))
     axes = panel(bl.plot(one), "weights")
     drawn, order = lines(axes), np.argsort(-one.weights)
-    for rank, i in enumerate(order):
+    for rank, i in enumerate(order[:8]):
         line = drawn[f"task {i}"]
         np.testing.assert_array_equal(line.get_ydata(), one.history.weights[:, i])
-        assert line.get_color() == (style.COLOURS[rank] if rank < 8 else style.PALE)
+        assert line.get_color() == style.COLOURS[rank]
+    pale = axes.lines[0]  # below the others, and one line for all, with gaps
+    assert pale.get_color() == style.PALE
+    across, above = (np.reshape(data, (92, 12)) for data in pale.get_data())
+    np.testing.assert_array_equal(above, np.vstack([one.history.weights[:, order[8:]], np.full((1, 92), np.nan)]).T)
+    np.testing.assert_array_equal(across, np.tile([*one.history.step, np.nan], (92, 1)))
     assert texts(axes.get_legend()) == [f"task {i}" for i in order[:8]] + ["92 others"]
+
+
+def test_the_spread_is_that_of_what_is_finite():
+    values = np.random.default_rng(0).normal(size=(5, 3, 4))
+    values[[0, 2, 4], [0, 1, 1], [1, 3, 3]] = np.nan, np.inf, -np.inf
+    values[:, 2, 2] = np.nan
+    middle, low, high = spread(values)
+    for i in np.ndindex(3, 4):
+        own = values[:, *i][np.isfinite(values[:, *i])]
+        expected = np.quantile(own, (0.5, 0.1, 0.9)) if own.size else [np.nan] * 3
+        np.testing.assert_array_equal([middle[i], low[i], high[i]], expected)
+    for one in spread(values[:1]):
+        np.testing.assert_array_equal(one, np.where(np.isfinite(values[0]), values[0], np.nan))
 
 
 def test_equal_weights_are_one_line():

@@ -19,6 +19,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import bilevel as bl
+from bilevel._core import array_files
 from bilevel.hypergradients import Direct
 from bilevel.problem.task_names import Names, TaskValues
 from bilevel.results import pytree_json, storage
@@ -586,3 +587,54 @@ def test_the_table_needs_pandas_and_says_so(result, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r"^to_dataframe needs pandas: pip install 'bilevel\[pandas\]'$"):
         result.to_dataframe()
+
+
+# ------------------------------------------------------------------ several results
+
+
+@pytest.fixture(scope="module")
+def several(result, untested):
+    """They differ in more than their seed: in what they have, too."""
+    return bl.Results([result, dataclasses.replace(untested, seed=8), made({"w": jnp.arange(2.0)}, jnp.ones(3))])
+
+
+def test_several_results_come_back_bit_for_bit(several, tmp_path):
+    several.save(tmp_path / "r")
+    loaded = bl.Results.load(tmp_path / "r")
+    assert isinstance(loaded, bl.Results)
+    assert len(loaded) == len(several)
+    for one, other in zip(loaded, several, strict=True):
+        assert_same(one, other)
+        assert one.summary() == other.summary()
+    alike = several[:2]
+    alike.save(tmp_path / "r")  # replaced
+    assert len(bl.Results.load(tmp_path / "r", x=several[0].x)) == 2
+    with pytest.raises(ValueError, match="x"):
+        bl.Results.load(tmp_path / "r", x={"other": jnp.ones(2)})
+
+
+def test_a_file_of_one_result_is_none_of_several(several, tmp_path):
+    several.save(tmp_path / "several")
+    several[0].save(tmp_path / "one")
+    with pytest.raises(ValueError, match=r"it holds a 'bilevel.results', and Result.save writes 'bilevel.result'"):
+        bl.load(tmp_path / "several")
+    with pytest.raises(ValueError, match=r"it holds a 'bilevel.result', and Results.save writes 'bilevel.results'"):
+        bl.Results.load(tmp_path / "one")
+
+
+def test_an_array_of_one_of_several_results_that_is_missing_is_named(several, tmp_path):
+    several.save(tmp_path / "r")
+    document, arrays = array_files.read(tmp_path / "r", storage.SEVERAL)
+    less = {name: array for name, array in arrays.items() if name != "1/best/weights"}
+    (tmp_path / "r").write_bytes(array_files.encode(storage.SEVERAL, document, less))
+    with pytest.raises(ValueError, match="result 1: its document is wrong: the file holds no array 'best/weights'"):
+        bl.Results.load(tmp_path / "r")
+
+
+def test_the_table_of_several_results_is_their_tables_one_below_the_other(several):
+    table = several.to_dataframe()
+    assert list(table.columns[:2]) == ["run", "seed"]
+    for run, result in enumerate(several):
+        rows, own = table[table.run == run].reset_index(drop=True), result.to_dataframe()
+        assert set(rows.seed) == {result.seed}
+        assert rows[own.columns].equals(own)

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 
 import jax
 
-from bilevel._run import loop, recording
+from bilevel._run import callbacks, loop, recording
 from bilevel._run.compile_clock import Clock
 from bilevel._run.divergence import keep, respond, solver_of
 from bilevel._run.keeping import Unkept
 from bilevel._run.loop import Carry
 from bilevel._run.progress import Bar
-from bilevel._run.run import FINISHED, INTERRUPTED, STOPPED, Reached, Run
+from bilevel._run.run import CALLBACK_FAILED, FINISHED, INTERRUPTED, STOPPED, Reached, Run
 from bilevel.results.result import Result
 from bilevel.solvers._base.solver import measure
 
@@ -79,7 +79,7 @@ def run_lanes(
                 bars[i].show(lane.step, *((lane.rows[-1].worst, lane.rows[-1].mean) if evaluated else ()))
                 runs[i].report.move(lane)
                 lanes[i] = _decide(runs[i], lane, clock) if lane.step > before[i].step else lane
-            settled, took = list(lanes), clock.running_seconds - began
+            settled, took = list(map(_settled, settled, lanes)), clock.running_seconds - began
             for keeper, lane in zip(keepers, lanes, strict=True):
                 keeper.offer(lane)
     except KeyboardInterrupt:
@@ -110,9 +110,14 @@ def _stopped(runs: Sequence[Run], lanes: Sequence[Reached], status: str, message
     return [lane.ended(status, said) if lane.running else lane for lane, said in zip(lanes, later, strict=True)]
 
 
+def _settled(before: Reached, lane: Reached) -> Reached:
+    """What a run goes on from: where its callback failed, that is to see the evaluation again."""
+    return before if lane.status == CALLBACK_FAILED else lane
+
+
 def _conclude(run: Run, lane: Reached, settled: Reached, bar: Bar, keeper: Unkept) -> Result:
     """The result of a run; what goes on later is written before the last evaluation, which is no part of it."""
-    goes_on = settled.running and lane.status in (INTERRUPTED, STOPPED)
+    goes_on = settled.running and lane.status in (INTERRUPTED, STOPPED, CALLBACK_FAILED)
     if goes_on:
         keeper.stop(settled)
     lane = lane if lane.rows[-1].step == lane.step else recording.add_row(run, lane)
@@ -162,8 +167,9 @@ def _decide(run: Run, lane: Reached, clock: Clock) -> Reached:
     """Whether a run goes on after a call."""
     if not lane.running or lane.rows[-1].step != lane.step:
         return lane
-    if run.callback is not None and run.callback(recording.as_dict(run, lane)):
-        return _timed(lane, clock).ended(STOPPED, "Stopped because the callback asked for it.")
+    lane = callbacks.call(run, lane)
+    if not lane.running:
+        return _timed(lane, clock)
     if run.patience is not None and lane.since_best >= run.patience:
         return lane.ended(STOPPED, f"Stopped because there was no improvement in {run.patience} evaluations.")
     return lane.ended(FINISHED) if lane.step == run.steps else lane

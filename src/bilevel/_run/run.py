@@ -29,6 +29,7 @@ _STOP = Stop()
 Callback = Callable[[dict[str, Any]], object]
 
 RUNNING, FINISHED, STOPPED, INTERRUPTED = "running", "finished", "stopped early", "interrupted"
+CALLBACK_FAILED = "callback failed"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,7 +48,7 @@ class Run:
         steps: how many steps.
         every: steps between evaluations on all the data; None = steps // 50.
         patience: evaluations without a lower worst validation loss that end the run; None = no limit.
-        callback: called with each evaluation; True ends the run.
+        callback: called with each evaluation; True ends the run, and so does an exception.
         on_divergence: what happens when it diverges.
         checkpoint: where the run is kept as it goes; None = nowhere.
         resume: go on with what is kept there; False = there must be nothing yet.

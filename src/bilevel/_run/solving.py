@@ -8,6 +8,7 @@ from typing import Any, overload
 from bilevel import solvers
 from bilevel._core import values
 from bilevel._run.at_once import run_all
+from bilevel._run.callbacks import warn_of_failures
 from bilevel._run.checkpoint import Checkpoint, FolderPath
 from bilevel._run.compile_cache import compile_cache
 from bilevel._run.deadline import Deadline
@@ -148,6 +149,8 @@ def solve(
         progress: show a progress bar where there is a terminal; elsewhere progress goes to the logger "bilevel".
         patience: stop after this many evaluations without a lower worst validation loss; None = never.
         callback: called with each evaluation (a dict with step, x, y, validation, test, weights, ...); True stops it.
+            One that raises ends the run with a warning and the status "callback failed", and the result is returned;
+            the traceback goes to the logger "bilevel".
         on_divergence: what happens when a run diverges, from `bl.divergence`: `Stop()` ends it with a warning and its
             last finite state, `Raise()` ends it with an error that holds the result, and `SmallerRates()` goes back to
             where all was well and on with smaller rates. What happened is in `Result.divergences`.
@@ -196,6 +199,7 @@ def solve(
     if place is not None:
         signals.exit_if_terminated(_kept(place, keepers))
     on_divergence.conclude(results)
+    warn_of_failures(results)
     return results[0] if seeds is None else Results(results)
 
 

@@ -18,7 +18,7 @@ from bilevel._run.identity import DifferentRunError
 from bilevel._run.keeping import Passing
 from bilevel._run.opening import opened
 from bilevel._run.progress import Bar, Quiet, bar
-from bilevel._run.run import Run
+from bilevel._run.run import CALLBACK_FAILED, Run
 from bilevel._run.signals import noticed
 from bilevel._studies.experiment import Experiment, Method, Probe
 from bilevel._studies.records import Record, Records
@@ -150,7 +150,10 @@ def _probed(run: Run, probe: Probe, shown: Bar, halt: threading.Event) -> Made:
             iterate = Iterate(evaluation["x"], evaluation["y"], evaluation["weights"], evaluation["validation"], None)
             found[evaluation["step"]] = probe(problem, read_point("probe", problem, iterate))
 
-    return Made(_make(dataclasses.replace(run, callback=look), shown, halt), found)
+    result = _make(dataclasses.replace(run, callback=look), shown, halt)
+    if result.status == CALLBACK_FAILED:  # an error of ours, and no record
+        raise RuntimeError(result.message)
+    return Made(result, found)
 
 
 def _make(run: Run, shown: Bar, halt: threading.Event) -> Result:

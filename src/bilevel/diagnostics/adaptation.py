@@ -34,7 +34,8 @@ class Adaptation:
 
     Attributes:
         y: every task's own variable, by name.
-        losses: f_i(x, y_i) on all validation data, in the order of the tasks, as in a `Result`.
+        losses: f_i(x, y_i) on all validation data, in the order of the tasks, as in a `Result`; NaN for a task that has
+            no validation rows, and then also `worst` and `mean`.
         test_losses: on all test data, likewise; None where a task has none.
         rates: the lower rate of every task in the last step, likewise.
     """
@@ -60,7 +61,13 @@ class Adaptation:
         return self.y.names[int(np.argmax(self.losses))]
 
     def __str__(self) -> str:
-        said = f"{len(self.losses)} tasks: worst loss {self.worst:.5g} ({self.worst_task!r}), mean {self.mean:.5g}"
+        known = self.losses[~np.isnan(self.losses)]
+        said = f"{len(self.losses)} tasks"
+        if known.size == self.losses.size:
+            said += f": worst loss {self.worst:.5g} ({self.worst_task!r}), mean {self.mean:.5g}"
+        else:
+            said += f", {self.losses.size - known.size} without a validation loss"
+            said += f"; of the others: worst loss {np.max(known):.5g}, mean {np.mean(known):.5g}" if known.size else ""
         if self.test_losses is None:
             return said
         return f"{said}; test worst {np.max(self.test_losses):.5g}, mean {np.mean(self.test_losses):.5g}"
@@ -103,7 +110,7 @@ def adapt(
     Args:
         problem: what x was learnt on.
         x: what the tasks share, for instance `result.x`.
-        tasks: `bl.Task` and `bl.Task.stack(...)`.
+        tasks: `bl.Task` and `bl.Task.stack(...)`; they need training rows only.
         steps: how many lower steps.
         y: where they start, as for `solve`; None = each task has its own.
         lower_rule: from a rate to an optax transformation.
@@ -123,7 +130,7 @@ def adapt(
     values.whole("seed", seed, least=0, of="adapt")
     fit = Fit(lower_rule, lower_lr)
     fit.check()
-    unseen = problem_of(problem, tasks)
+    unseen, validated = problem_of(problem, tasks)
     key = jax.random.key(seed)
     x = initial_point.arrays(x, "x")
     y = initial_point.lower_points(unseen, y, jax.random.fold_in(key, 0))
@@ -132,7 +139,8 @@ def adapt(
     y, rate = _run(fit, unseen, x, y, jax.random.fold_in(key, 1), steps)
     validation, test = _evaluate(unseen, x, y)
     losses, rates = np.asarray(validation), np.asarray(rate)
-    adapted = Adaptation(unseen.by_name(y), losses, None if test is None else np.asarray(test), rates)
+    shown = np.where(validated, losses, np.nan)
+    adapted = Adaptation(unseen.by_name(y), shown, None if test is None else np.asarray(test), rates)
     if not np.all(np.isfinite(losses)):
         i = int(np.argmin(np.isfinite(losses)))
         warnings.warn(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from bilevel.problem.problem import Problem
 from bilevel.problem.task_names import Names
 
 SHOWN = 10  # tasks, in the text
+ALIKE = 3  # findings of one kind, in the text
 ILL = 1e4  # a condition from which on lower steps take thousands
 
 
@@ -59,7 +61,22 @@ class ProblemReport:
             numbers = (self.smallest[i], self.largest[i], self.condition[i])
             rows.append((f"  {self.names[int(i)]}", *(f"{number:.3g}" for number in numbers)))
         more = [f"  ... and {len(self.names) - SHOWN} better ones"] if len(self.names) > SHOWN else []
-        return "\n".join([first, *map(str, self.findings), *columns(rows), *more])
+        return "\n".join([first, *_told(self.findings), *columns(rows), *more])
+
+
+def _told(found: Sequence[Finding]) -> list[str]:
+    """A line for each finding; of those that differ in the task and in numbers only, the first few and a count."""
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for finding in found:
+        alike.setdefault((re.sub(r"[-+.\d]+", "#", finding.text), finding.advice), []).append(finding)
+    lines = []
+    for own in alike.values():
+        lines += map(str, own[:ALIKE])
+        if len(own) > ALIKE:
+            names = [str(finding.task) for finding in own[ALIKE:]]
+            shown = ", ".join(names[:SHOWN]) + ", ..." * (len(names) > SHOWN)
+            lines.append(f"... and the same of {len(names)} more: {shown}")
+    return lines
 
 
 def check_problem(problem: Problem, x: Any, y: Any = None) -> ProblemReport:

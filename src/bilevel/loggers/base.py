@@ -54,7 +54,7 @@ class Logger(ABC):
         """Something happened: "checkpoint", "divergence" or "problem", with its step and what else is to be said."""
 
     def end(self, status: str, message: str) -> None:  # noqa: B027
-        """The run ended: "finished", "stopped early", "interrupted", "diverged" or, by an exception, "failed"."""
+        """The run ended: with the status of its result, such as "finished", or "failed" where an exception ended it."""
 
     def for_run(self, seed: int) -> Logger:
         """The logger of one run of several, which are in threads of their own."""

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -16,39 +16,17 @@ import numpy as np
 
 from bilevel._core import pytrees
 from bilevel.constraints.base import Constraint
+from bilevel.problem import row_means
 from bilevel.problem.base import BaseProblem
+from bilevel.problem.finding import Finding
 from bilevel.problem.group import Group
 from bilevel.problem.per_task import PerTask
+from bilevel.problem.row_means import Pair
 from bilevel.problem.sources import Source
 from bilevel.problem.task import ROLES
 
-ROWS = 5  # in the batch on which a loss is compared with the mean of its rows
 LEVELS = ("upper", "lower")
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """Something about a problem.
-
-    Attributes:
-        text: what was found.
-        advice: what to do about it; "" where the text says so.
-        task: the task it was found in; None = the problem as a whole.
-        fault: whether it is wrong, rather than worth knowing.
-        prevents_losses: whether the losses cannot be evaluated because of it.
-        error: what `solve` raises.
-    """
-
-    text: str
-    advice: str = ""
-    task: str | None = None
-    fault: bool = True
-    prevents_losses: bool = True
-    error: type[Exception] = ValueError
-
-    def __str__(self) -> str:
-        where = "" if self.task is None else f"task {self.task!r}: "
-        return f"{where}{self.text}" + (f": {self.advice}." if self.advice else "")
+COLUMNS = 5  # of data with NaN, that are named
 
 
 def at_start(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding]:
@@ -59,10 +37,31 @@ def at_start(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding]
 
 
 def raise_first(found: Iterable[Finding]) -> None:
-    """Raises the first fault, if there is one."""
+    """Raises the first fault, if there is one, and warns of what may be one."""
     for finding in found:
         if finding.fault:
             raise finding.error(str(finding))
+        if finding.suspect:
+            warnings.warn(str(finding), stacklevel=2)
+
+
+def in_batches(problem: BaseProblem, x: Any, y: PerTask[Any], harmless: bool = True) -> Iterator[Finding]:
+    """Losses that are not means over rows, of groups whose tasks have equal sizes: wrong where batches are drawn.
+
+    Without those that are `harmless`, ordinary losses on all the data cost no time.
+    """
+    if pytrees.is_traced((x, y, problem)):
+        return
+    pairs = _pairs(problem, equal_sizes=True)
+    yield from row_means.in_rows(
+        problem, x, y, [pair for pair in pairs if harmless or row_means.matters(problem, x, y, pair)]
+    )
+
+
+def _pairs(problem: BaseProblem, equal_sizes: bool) -> list[Pair]:
+    """The losses of groups whose tasks have equally many rows, or not."""
+    every = [Pair(g, level) for g in range(len(problem.groups)) for level in LEVELS]
+    return [pair for pair in every if problem.groups[pair.group].source(pair.level).equal_sizes == equal_sizes]
 
 
 # ------------------------------------------------------------------ numbers
@@ -80,11 +79,28 @@ def in_values(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding
                 continue
             for k, name in enumerate(names):
                 if not _finite(source.task(k)):
-                    yield Finding(f"its {role} data has NaN or infinity", "it needs finite numbers", name)
+                    said = f"its {role} data has NaN or infinity ({_where_not_finite(source.task(k))})"
+                    yield Finding(said, "it needs finite numbers", name)
         if not _finite(y_group):
             for k, name in enumerate(names):
                 if not _finite(pytrees.index(y_group, k)):
                     yield Finding("its y has NaN or infinity", "it needs finite numbers", name)
+
+
+def _where_not_finite(data: Any) -> str:
+    """How many numbers of a task's rows are not finite, in which columns, and the first row."""
+    said = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(data):
+        if _finite(leaf):
+            continue
+        odd = ~np.isfinite(np.asarray(leaf)).reshape(len(leaf), -1)
+        columns = np.flatnonzero(odd.any(axis=0))
+        where = f"{jax.tree_util.keystr(path)}: ".removeprefix(": ") + f"{odd.sum()} of {odd.size} numbers"
+        if odd.shape[1] > 1:
+            shown = ", ".join(map(str, columns[:COLUMNS])) + ", ..." * (len(columns) > COLUMNS)
+            where += f", in column{'s' * (len(columns) > 1)} {shown}"
+        said.append(f"{where}, first in row {int(np.argmax(odd.any(axis=1)))}")
+    return "; ".join(said)
 
 
 def _finite(values: Any) -> bool:
@@ -176,10 +192,7 @@ def in_losses(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding
                 yield Finding(said, "it needs a finite value there", names[int(k)])
     if broken:
         return
-    for group, y_group in zip(problem.groups, y, strict=True):
-        for level in LEVELS:
-            if not group.source(level).equal_sizes:
-                yield from _in_rows(problem, group, x, y_group, level)
+    yield from row_means.in_rows(problem, x, y, _pairs(problem, equal_sizes=False))
 
 
 def _in_shapes(problem: BaseProblem, group: Group, x: Any, y: Any) -> Iterator[Finding]:
@@ -210,58 +223,6 @@ def _in_shapes(problem: BaseProblem, group: Group, x: Any, y: Any) -> Iterator[F
         elif not jnp.issubdtype(out.dtype, jnp.floating):
             said = f"{what} must return a real floating-point number; it returns {out.dtype}."
             yield Finding(said, error=TypeError)
-
-
-# ------------------------------------------------------------------ means over rows
-
-
-def in_batches(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding]:
-    """Losses that are not means over rows, of groups whose tasks have equal sizes: wrong where batches are drawn."""
-    for group, y_group in zip(problem.groups, y, strict=True):
-        for level in LEVELS:
-            if group.source(level).equal_sizes:
-                yield from _in_rows(problem, group, x, y_group, level)
-
-
-def _in_rows(problem: BaseProblem, group: Group, x: Any, y: Any, level: str) -> Iterator[Finding]:
-    source = group.source(level)
-    if not jax.tree.leaves(source):
-        return
-    try:
-        whole, rows = map(np.asarray, _row_means(group, x, y, level))
-    except Exception:  # a generator whose batches have no rows, say
-        return
-    if whole.shape != rows.shape:  # no numbers, which `in_losses` reports
-        return
-    batch = group.upper_batch if level == "upper" else group.lower_batch
-    needed = not source.equal_sizes or batch is not None
-    apart = ~np.isclose(whole, rows, rtol=1e-3, atol=1e-5) & np.isfinite(whole) & np.isfinite(rows)
-    for k in np.unique(np.nonzero(apart)[1])[:1]:  # one function, so one task is enough
-        at = int(np.argmax(apart[:, k]))
-        why = "tasks with different numbers of rows" if not source.equal_sizes else "batches"
-        yield Finding(
-            f"{problem.calls[level]} is not a mean over the rows of its batch ({whole[at, k]:.5g} on {ROWS} rows, "
-            f"{rows[at, k]:.5g} as the mean of one-row values)",
-            f"{why} need means" if needed else "harmless as long as steps see all the data of tasks of equal size",
-            _names(problem, group)[int(k)],
-            fault=needed,
-            prevents_losses=False,
-        )
-
-
-@functools.partial(jax.jit, static_argnames="level", compiler_options={"xla_backend_optimization_level": 0})
-def _row_means(group: Group, x: Any, y: Any, level: str) -> tuple[jax.Array, jax.Array]:
-    """A loss on a few rows, and the mean of the losses on each of them: at y and away from it, for every task."""
-    source, function = group.source(level), getattr(group, level)
-
-    def one(source: Source, y: Any) -> tuple[jax.Array, jax.Array]:
-        batch = source.take(source.first(ROWS))
-        each = lambda row: function(x, y, jax.tree.map(lambda a: a[None], row))  # noqa: E731
-        return function(x, y, batch), jnp.mean(jax.vmap(each)(batch))
-
-    away = jax.tree.map(lambda y: y + jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape), y)
-    two = jax.vmap(jax.vmap(one, in_axes=(source.axes, 0), axis_size=group.size), in_axes=(None, 0))
-    return two(source, pytrees.stack([y, away]))
 
 
 def _first_line(error: BaseException) -> str:

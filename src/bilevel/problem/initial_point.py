@@ -14,6 +14,13 @@ from bilevel.problem.group import Group
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.task import Task
 
+UNTRAINED = ("BatchStat", "RngCount", "RngKey")  # variables of Flax NNX
+STATE = (
+    "Layers with a state of their own (BatchNorm, Dropout) do not fit into x: put the model into evaluation mode and "
+    "split the state off, graph, x, state = nnx.split(model, nnx.Param, ...) or x, state = eqx.partition(model, "
+    "eqx.is_inexact_array), and put both together again in the loss (nnx.merge, eqx.combine)."
+)
+
 
 def arrays(point: Any, name: str) -> Any:
     """A pytree of floating arrays, and of functions where it is a model; or a clear error."""
@@ -23,17 +30,40 @@ def arrays(point: Any, name: str) -> Any:
         try:
             array = jnp.asarray(value)
         except TypeError as error:
-            raise TypeError(f"{where} got {type(value).__name__}: it needs floating-point arrays.") from error
+            raise TypeError(
+                f"{where} got {type(value).__name__}: it needs floating-point arrays.{_of_torch(value)}"
+            ) from error
         if not jnp.issubdtype(array.dtype, jnp.floating):
-            raise TypeError(f"{where} has dtype {array.dtype}: it needs a floating-point dtype.")
+            model = "" if jax.tree_util.all_leaves([point]) or isinstance(point, (dict, list, tuple)) else f" {STATE}"
+            raise TypeError(f"{where} has dtype {array.dtype}: it needs a floating-point dtype.{model}")
         # A Python number would be weakly typed, and the first step would then be compiled apart from the others.
         return jnp.asarray(array, array.dtype)
 
     pytrees.check(point, name)
+    _check_all_is_trained(point, name)
     held = pytrees.hold_functions(point)
     if not jax.tree.leaves(held):
         raise ValueError(f"{name} got {point!r}: it needs a pytree with at least one array.")
     return jax.tree_util.tree_map_with_path(convert, held)
+
+
+def _check_all_is_trained(point: Any, name: str) -> None:
+    """A TypeError where a model of Flax NNX holds floating numbers that steps of x would move and must not."""
+    own = jax.tree_util.tree_leaves_with_path(point, is_leaf=lambda node: type(node).__name__ in UNTRAINED)
+    for path, node in own:
+        if type(node).__name__ in UNTRAINED:
+            kind = type(node).__name__
+            raise TypeError(f"{name}{jax.tree_util.keystr(path)} is a {kind}, which is not trained. {STATE}")
+
+
+def _of_torch(value: Any) -> str:
+    """What to do with a module of PyTorch, which JAX cannot differentiate."""
+    if not hasattr(value, "named_parameters"):
+        return ""
+    return (
+        " A module of PyTorch cannot be differentiated by JAX: write it as a function of JAX or a model of Flax NNX or "
+        "Equinox, with its numbers {name: p.detach().numpy() for name, p in module.named_parameters()} as a start."
+    )
 
 
 def lower_points(problem: BaseProblem, y: Any, key: jax.Array) -> PerTask[Any]:

@@ -167,9 +167,15 @@ def _stacked(data: Any, what: str, stacked: bool) -> Any:
 def _array(a: Any, where: str, stacked: bool) -> Any:
     """An array with a leading axis of tasks. With numpy, which makes thousands of tasks in the time of a few by JAX."""
     if isinstance(a, Tracer) or _is_extended(a):
-        return a if stacked else a[None]
+        return a if stacked else a.reshape(1, *a.shape)
     if isinstance(a, (np.ndarray, np.generic)) and a.dtype.kind not in NUMBERS:
         raise TypeError(f"{where} has dtype {a.dtype}: it needs numbers; encode labels as integers.")
+    if hasattr(a, "__getitem__") and not hasattr(a, "__array__") and not isinstance(a, Sequence):
+        # numpy would go through its items, which may never end.
+        raise TypeError(
+            f"{where} got {type(a).__name__}: data are pytrees of arrays. Make them of a dataset that has one item a "
+            "row, for instance tuple(map(np.stack, zip(*dataset))), if it is finite."
+        )
     try:
         array = np.asarray(a)
         array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
@@ -216,6 +222,9 @@ def _source(data: list[Any], seed: int) -> Source:
 
 def _joined(trees: list[Any]) -> Any:
     def join(*leaves: Any) -> jax.Array:
+        if _is_extended(leaves[0]) and not any(isinstance(leaf, Tracer) for leaf in leaves):  # by numpy too
+            data = np.concatenate([np.asarray(jax.random.key_data(leaf)) for leaf in leaves])
+            return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(leaves[0]))
         library: Callable = jnp.concatenate if any(isinstance(leaf, jax.Array) for leaf in leaves) else np.concatenate
         return jnp.asarray(leaves[0] if len(leaves) == 1 else library(leaves))
 

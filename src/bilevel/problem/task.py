@@ -21,7 +21,7 @@ class Task:
 
     Args:
         train: the rows of g: a pytree of arrays with one leading axis, or a `Generator`.
-        validation: the rows of f.
+        validation: the rows of f; only a task for `bl.adapt` may do without.
         test: held-out rows, used only for reports.
         name: unique; None = "task 0", "task 1", ...
         upper: this task's own f, where it differs from the problem's.
@@ -30,7 +30,7 @@ class Task:
     """
 
     train: Any
-    validation: Any
+    validation: Any = None
     test: Any = None
     name: str | None = None
     upper: Callable[..., jax.Array] | None = None
@@ -41,7 +41,7 @@ class Task:
     def stack(
         *,
         train: Any,
-        validation: Any,
+        validation: Any = None,
         test: Any = None,
         y: Any = None,
         upper: Callable[..., jax.Array] | None = None,

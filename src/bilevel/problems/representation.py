@@ -23,11 +23,12 @@ from jax.typing import DTypeLike
 
 from bilevel._core import pytrees
 from bilevel._core.values import is_whole, number, whole
+from bilevel.problem import initial_point
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Generator
 from bilevel.problem.task import Task
 from bilevel.problems.ready import Ready
-from bilevel.problems.rows import check_callable, listed
+from bilevel.problems.rows import check_callable, check_classes, listed
 
 Network = Callable[[Any, jax.Array], jax.Array]  # (x, inputs) -> features, one row each
 Layers = list[Any]  # x of an MLP: one matrix a layer, or one dict of a matrix and a vector
@@ -152,7 +153,8 @@ def representation(
     """Representation learning with dense layers or any model; the defaults are the paper's for FashionMNIST.
 
     Args:
-        tasks: rows (inputs, targets), as `datasets.fashion_pairs` and `datasets.sinusoids` give.
+        tasks: rows (inputs, targets), as `datasets.fashion_pairs` and `datasets.sinusoids` give; for cross-entropy the
+            targets are classes, 0, 1, ...
         layers: sizes, from the inputs to the features.
         outputs: of every head: classes, or 1 for regression.
         loss: of (outputs, targets).
@@ -187,8 +189,10 @@ def representation(
         function, x = model_by_row, network
     elif not callable(network) or x is None:
         raise TypeError(f"representation(network={network!r}) needs a model, or a function of (x, inputs) and `x`.")
+    if loss in (cross_entropy, softmax_cross_entropy_twice):
+        check_classes("representation", tasks, outputs)
     x = pytrees.hold_functions(x)
-    features = jax.eval_shape(function, x, row).shape[1]
+    features = _features(function, x, row)
     generator = np.random.default_rng(seed + 1)
     # All heads start at the same point, as the paper intends.
     y = uniform(generator, (features, outputs), features, jax.tree.leaves(x)[0].dtype)
@@ -196,6 +200,16 @@ def representation(
     tasks = [dataclasses.replace(task, y=y) for task in tasks]
     problem = Problem(heads.upper, heads.lower, tasks, lower_batch=lower_batch, upper_batch=upper_batch)
     return Ready(problem, x)
+
+
+def _features(function: Network, x: Any, row: jax.ShapeDtypeStruct) -> int:
+    """How many features the network makes of a row; what a model cannot be called for is told in words."""
+    initial_point.arrays(x, "representation(network=...)")
+    try:
+        return jax.eval_shape(function, x, row).shape[1]
+    except Exception as error:  # whatever the model raises
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise TypeError(f"representation(network=...) fails on a row of shape {row.shape[1:]}: {said}") from error
 
 
 def _first_row(task: Task) -> jax.ShapeDtypeStruct:

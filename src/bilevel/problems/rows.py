@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from bilevel.problem.sources import Generator
-from bilevel.problem.task import Task, TaskStack
+from bilevel.problem.task import ROLES, Task, TaskStack
 
 
 def listed(owner: str, tasks: Any, stacks: bool = False) -> list[Any]:
@@ -44,18 +44,39 @@ def points_of(owner: str, task: Task | TaskStack) -> Any:
 def check_signs(owner: str, tasks: Iterable[Task | TaskStack]) -> None:
     """A ValueError unless all labels are -1 or 1: with 0 and 1 the rows of label 0 would have a constant loss."""
     for i, task in enumerate(tasks):
-        for role in ("train", "validation", "test"):
-            rows = getattr(task, role)
-            if not isinstance(rows, (tuple, list)) or len(rows) != 2:  # none, or drawn by a Generator
-                continue
-            labels = np.asarray(rows[1])
+        for role, labels in _labels(task):
             others = labels[np.abs(labels) != 1]
             if others.size:
-                name = getattr(task, "name", None)
                 raise ValueError(
-                    f"{owner}(tasks=...): task {i if name is None else repr(name)} has the {role} label {others[0]:g}; "
-                    "it needs labels -1 and 1."
+                    f"{owner}(tasks=...): task {_name(task, i)} has the {role} label {others[0]:g}; it needs labels "
+                    "-1 and 1."
                 )
+
+
+def check_classes(owner: str, tasks: Iterable[Task | TaskStack], classes: int) -> None:
+    """A ValueError unless all labels are classes 0, 1, ...: -1 would be taken for the last class."""
+    for i, task in enumerate(tasks):
+        for role, labels in _labels(task):
+            others = labels[(labels < 0) | (labels >= classes) | (labels != np.round(labels))]
+            if others.size or labels.dtype.kind not in "iu":
+                shown = f"{others[0]:g}" if others.size else f"dtype {labels.dtype}"
+                raise ValueError(
+                    f"{owner}(tasks=...): task {_name(task, i)} has the {role} label {shown}; it needs whole numbers "
+                    f"from 0 to {classes - 1}, the classes of {classes} outputs."
+                )
+
+
+def _labels(task: Task | TaskStack) -> Iterator[tuple[str, np.ndarray]]:
+    """The labels of each role; of none that has no rows, or draws them by a Generator."""
+    for role in ROLES:
+        rows = getattr(task, role)
+        if isinstance(rows, (tuple, list)) and len(rows) == 2:
+            yield role, np.asarray(rows[1])
+
+
+def _name(task: Task | TaskStack, i: int) -> str:
+    name = getattr(task, "name", None)
+    return str(i) if name is None else repr(name)
 
 
 def check_callable(owner: str, name: str, value: object, takes: str) -> None:

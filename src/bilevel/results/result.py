@@ -79,7 +79,7 @@ class Result:
         average: the average over the run with weights that favour its end (Shamir and Zhang, 2013): the one to take
             when batches are small and the last iterate is noisy.
         history: the run as it was evaluated.
-        status: "finished", "stopped early", "interrupted" or "diverged".
+        status: "finished", "stopped early", "interrupted", "diverged" or "callback failed".
         message: what happened, in a sentence.
         steps: how many steps were taken.
         seconds: how long it took, all in all.

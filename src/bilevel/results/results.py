@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from bilevel.results.result import Result
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
 
 
@@ -73,6 +74,42 @@ class Results(Sequence[Result]):
                     f"{name.replace('_', ' '):<12}{values.mean():>10.5g} ± {values.std(ddof=len(self) > 1):.2g}"
                 )
         return "\n".join(lines)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes all runs to one file, which `Results.load` reads: all but the problem and its functions.
+
+        A file that is there already is replaced at once or, if anything fails, not at all; see `Result.save`.
+        """
+        from bilevel.results import storage
+
+        storage.save_all(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], *, x: Any = None, y: Any = None) -> Results:
+        """Reads what `Results.save` wrote, each run as `bilevel.load` reads one; it also says what x and y are for.
+
+        >>> import tempfile, bilevel as bl
+        >>> known = bl.problems.opposed_slopes()
+        >>> results = bl.solve(known.problem, bl.MORBiT(0.1, 0.5), known.x, steps=20, seeds=2, progress=False)
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     results.save(f"{directory}/slopes.safetensors")
+        ...     again = bl.Results.load(f"{directory}/slopes.safetensors")
+        >>> again.summary() == results.summary()
+        True
+        """
+        from bilevel.results import storage
+
+        return Results(storage.read_all(path, x, y))
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """The histories as one table: those of `Result.to_dataframe`, with columns run (0, 1, ...) and seed first."""
+        tables = [result.to_dataframe() for result in self]
+        import pandas  # the line above says so where it is not installed
+
+        for run, (result, table) in enumerate(zip(self, tables, strict=True)):
+            table.insert(0, "run", run)
+            table.insert(1, "seed", int(result.seed))
+        return pandas.concat(tables, ignore_index=True)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draws the runs: medians, and bands from the 10 % to the 90 % quantile; see `bl.plot`."""

@@ -1,8 +1,8 @@
-"""Keeps a result in one file: arrays in the safetensors format, all else as JSON in its metadata.
+"""Keeps a result, or several, in one file: arrays in the safetensors format, all else as JSON in its metadata.
 
 The arrays are `last/x/...`, `last/y/0/...` (one number per group of like tasks, which are stacked), `last/weights`,
 `last/losses`, the same for `best`, `random` and `average`, and `history/validation`, one array for each column of the
-history.
+history. In a file of several results the names begin with a number, `0/last/x/...`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import optax
 
 from bilevel._core import array_files, documents, pytrees
-from bilevel._core.array_files import Kind
+from bilevel._core.array_files import Arrays, Kind
 from bilevel._core.files import FilePath, check_path, write_whole
 from bilevel.problem.task_names import Names, TaskValues
 from bilevel.results import pytree_json, stored_result
@@ -28,13 +28,48 @@ from bilevel.results.result import Iterate, Result
 from bilevel.results.stored_result import ITERATES
 
 KIND = Kind("bilevel.result", reader="load", writer="Result.save", version=1)
+SEVERAL = Kind("bilevel.results", reader="Results.load", writer="Results.save", version=1)
 
 
-# ------------------------------------------------------------------ a result
+# ------------------------------------------------------------------ files
 
 
 def save(result: Result, path: FilePath) -> None:
     """Writes a `Result`; see `Result.save`."""
+    target = _target(path)
+    document, arrays = _described(result)
+    _write(target, array_files.encode(KIND, {"made with": _versions(), **document}, arrays))
+
+
+def save_all(results: Sequence[Result], path: FilePath) -> None:
+    """Writes several; see `Results.save`."""
+    target = _target(path)
+    described = [_described(result) for result in results]
+    arrays = {f"{i}/{name}": array for i, (_, own) in enumerate(described) for name, array in own.items()}
+    document = {"made with": _versions(), "results": [own for own, _ in described]}
+    _write(target, array_files.encode(SEVERAL, document, arrays))
+
+
+def read(path: FilePath, x: Any = None, y: Any = None) -> Result:
+    """A saved `Result`; see `bilevel.load`."""
+    document, arrays = array_files.read(path, KIND)
+    return _restored(document, arrays, f"load({str(path)!r})", x, y)
+
+
+def read_all(path: FilePath, x: Any = None, y: Any = None) -> list[Result]:
+    """Several; see `Results.load`."""
+    whole, arrays = array_files.read(path, SEVERAL)
+    where = f"Results.load({str(path)!r})"
+    own: dict[str, dict[str, np.ndarray]] = {}
+    for name, array in arrays.items():
+        number, _, rest = name.partition("/")
+        own.setdefault(number, {})[rest] = array
+    documented = documents.Fields(whole, where).items("results")
+    return [_restored(d, own.get(str(i), {}), f"{where}: result {i}", x, y) for i, d in enumerate(documented)]
+
+
+def _target(path: FilePath) -> Path:
+    """Where a file goes, if it can be written."""
     check_path(path, f"save({path!r})")
     target = Path(os.path.realpath(path))  # the target of a symbolic link is replaced, not the link
     if target.is_dir():
@@ -45,9 +80,23 @@ def save(result: Result, path: FilePath) -> None:
         target.is_file() and os.access(target, os.W_OK)
     ):  # renaming would replace it all the same
         raise PermissionError(f"save({str(path)!r}): what is there is write-protected or not a regular file.")
+    return target
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise OSError(error.errno, f"the result cannot be saved, {error.strerror}", str(path)) from error
+
+
+# ------------------------------------------------------------------ a result
+
+
+def _described(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A document and arrays."""
     y = result.y
     document: dict[str, Any] = {
-        "made with": _versions(),
         "solver": result.solver if isinstance(result.solver, str) else repr(result.solver),
         **{name: getattr(result, name) for name in stored_result.FACTS},
         "divergences": [event._asdict() for event in result.divergences],
@@ -66,13 +115,12 @@ def save(result: Result, path: FilePath) -> None:
             arrays |= pytree_json.leaves(document["y"][g], stacked, f"{name}/y/{g}")
         own = {field: getattr(iterate, field) for field in ("weights", "losses", "test_losses")}
         arrays |= {f"{name}/{field}": value for field, value in own.items() if value is not None}
-    _write(target, array_files.encode(KIND, document, arrays))
+    return document, arrays
 
 
-def read(path: FilePath, x: Any = None, y: Any = None) -> Result:
-    """A saved `Result`; see `bilevel.load`."""
-    document, arrays = array_files.read(path, KIND)
-    fields = documents.Fields(document, f"load({str(path)!r})")
+def _restored(document: Any, arrays: Arrays, where: str, x: Any, y: Any) -> Result:
+    """What was described, once all of it has been looked at."""
+    fields = documents.Fields(document, where)
     facts = stored_result.facts(fields)
     stored_result.check_arrays(fields, arrays, facts)
     for name, example in (("x", x), ("y", y)):
@@ -129,10 +177,3 @@ def _versions() -> dict[str, str]:
         "platform": platform.platform(),
         "backend": jax.default_backend(),
     }
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        write_whole(path, content)
-    except OSError as error:
-        raise OSError(error.errno, f"the result cannot be saved, {error.strerror}", str(path)) from error

@@ -20,9 +20,15 @@ def over_steps(runs: Sequence[Any], values: Sequence[np.ndarray]) -> tuple[np.nd
 def spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Over the first axis: the median and the ends of the band, of what is finite."""
     known = np.where(np.isfinite(values), values, np.nan)
-    none = np.isnan(known).all(axis=0)
-    low, middle, high = np.nanquantile(np.where(none, 0.0, known), (BAND[0], 0.5, BAND[1]), axis=0)
-    low, middle, high = (np.where(none, np.nan, q) for q in (low, middle, high))
+    gaps = np.isnan(known).any(axis=0)
+    if len(known) == 1:
+        return known[0], known[0], known[0]
+    quantiles = (BAND[0], 0.5, BAND[1])
+    low, middle, high = np.quantile(np.where(gaps, 0.0, known), quantiles, axis=0)
+    for i in zip(*np.nonzero(gaps), strict=True):  # one by one, as numpy does it too, but only where it must
+        own = known[:, *i]
+        own = own[~np.isnan(own)]
+        low[i], middle[i], high[i] = np.quantile(own, quantiles) if own.size else (np.nan,) * 3
     return middle, low, high
 
 

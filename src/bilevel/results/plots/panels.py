@@ -55,13 +55,11 @@ def draw_lines(axes: Axes, lines: list[Line]) -> list[Line2D]:
     return handles
 
 
-def _curve(
-    axes: Axes, at: np.ndarray, values: np.ndarray, label: str, look: dict[str, Any], band: bool = True
-) -> Line2D:
+def _curve(axes: Axes, at: np.ndarray, values: np.ndarray, label: str, look: dict[str, Any]) -> Line2D:
     """The median over the runs, the first axis of the values, and the band around it; the handle of a legend."""
     middle, low, high = spread(values)
     [handle] = axes.plot(at, middle, label=label, **look)
-    if band and len(values) > 1:
+    if len(values) > 1:
         faint = 0.08 if look.get("linestyle") == "--" else 0.18
         axes.fill_between(at, low, high, color=look["color"], alpha=faint, linewidth=0)
     return handle
@@ -69,21 +67,31 @@ def _curve(
 
 def draw_weights(axes: Axes, entry: Entry) -> None:
     """The weights over the steps: the heaviest in colour, by name; by rank where the tasks of the runs differ."""
-    handles, names, order = [], *_heaviest(entry)
-    top = 0.0
-    for rank in reversed(range(len(names))):  # the heaviest are drawn last, above the others
+    names, order = _heaviest(entry)
+    curves, steps = [], np.zeros(0)
+    for rank in range(len(names)):
         own = [run.history.weights[:, places[rank]] for run, places in zip(entry.runs, order, strict=True)]
         steps, values = over_steps(entry.runs, own)
-        coloured = rank < COLOURED_TASKS
-        look = line_look(COLOURS[rank] if coloured else PALE, MARKERS[0], False, len(steps))
-        look |= {} if coloured else {"linewidth": 0.7}
-        handles.append(_curve(axes, steps, values, names[rank], look, band=coloured))
-        top = max(top, np.nanmax(values))
-    axes.set_ylim(0, 1.08 * top)
+        curves.append(values)
+    others = curves[COLOURED_TASKS:]
+    pale = [_one_line(axes, steps, np.stack(others, axis=1))] if others else []
+    coloured = []
+    for rank in reversed(range(len(names[:COLOURED_TASKS]))):  # the heaviest are drawn last, above the others
+        look = line_look(COLOURS[rank], MARKERS[0], False, len(steps))
+        coloured.append(_curve(axes, steps, curves[rank], names[rank], look))
+    axes.set_ylim(0, 1.08 * np.nanmax(curves))
     axes.set_ylabel("weight")
-    others = len(names) - COLOURED_TASKS
-    shown = short_names(names[:COLOURED_TASKS], KEY_LENGTH) + [f"{others} other{'s' * (others > 1)}"] * (others > 0)
-    add_legend(axes, handles[::-1][: len(shown)], shown)
+    shown = short_names(names[:COLOURED_TASKS], KEY_LENGTH)
+    shown += [f"{len(others)} other{'s' * (len(others) > 1)}"] * len(pale)
+    add_legend(axes, [*reversed(coloured), *pale], shown)
+
+
+def _one_line(axes: Axes, at: np.ndarray, values: np.ndarray) -> Line2D:
+    """The medians of many tasks (values: runs, tasks, evaluations) as one pale line with gaps, which is drawn fast."""
+    middle = spread(values)[0]
+    with_gaps = np.hstack([middle, np.full((len(middle), 1), np.nan)])
+    look: dict[str, Any] = line_look(PALE, MARKERS[0], False, len(at)) | {"linewidth": 0.7}
+    return axes.plot(np.tile([*at, np.nan], len(middle)), with_gaps.ravel(), **look)[0]
 
 
 def _heaviest(entry: Entry) -> tuple[list[str], list[np.ndarray]]:
@@ -91,9 +99,10 @@ def _heaviest(entry: Entry) -> tuple[list[str], list[np.ndarray]]:
     weights = [run.last.weights for run in entry.runs]
     if all(np.ptp(run.history.weights) < 1e-6 for run in entry.runs):
         return ["all tasks alike"], [np.zeros(1, int)] * len(weights)
-    if len(set(entry.tasks)) == 1:
+    tasks = entry.tasks
+    if len(set(tasks)) == 1:
         order = np.argsort(-np.median(weights, axis=0), kind="stable")
-        return [entry.tasks[0][i] for i in order], [order] * len(weights)
+        return [tasks[0][i] for i in order], [order] * len(weights)
     count = min(map(len, weights))
     names = ["heaviest", *(f"no. {i}" for i in range(2, count + 1))]
     return names, [np.argsort(-own, kind="stable")[:count] for own in weights]

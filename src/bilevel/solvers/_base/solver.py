@@ -81,6 +81,7 @@ class Solver(abc.ABC):
         self.check(problem)
         values.whole("steps", steps)
         findings.raise_first(findings.at_start(problem, x, y))
+        findings.raise_first(findings.in_batches(problem, x, y, harmless=False))
         self.check_size(problem, x, y)
         state = _start(self, problem, x, y, key, jnp.asarray(steps, jnp.int32))
         if not self.measures(state):
