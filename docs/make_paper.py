@@ -115,6 +115,8 @@ def fields(records: RecordFiles) -> dict[str, str]:
     found = evaluate_claims(records)
     shown = []
     for name, figure in FIGURES.items():
+        if not (records.folder / f"figure-{name}.png").is_file():
+            continue
         shown += [f"### Figure {name}", "", f"![Figure {name}: {figure.title}](figures/figure-{name}.png)", ""]
     named = {
         f"{experiment}_{variant}_{method}_{kind}".replace("-", "_"): end_of(
@@ -146,6 +148,7 @@ def main() -> None:
         reproduce(out=options.folder, hours=HOURS)
     (DOCS / "figures").mkdir(exist_ok=True)
     for name in FIGURES:
+        (DOCS / "figures" / f"figure-{name}.png").unlink(missing_ok=True)
         if (options.folder / f"figure-{name}.png").is_file():
             shutil.copy(options.folder / f"figure-{name}.png", DOCS / "figures" / f"figure-{name}.png")
     text = (DOCS / "paper-head.md").read_text()

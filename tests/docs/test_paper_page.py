@@ -38,6 +38,8 @@ def records(tmp_path):
                     columns = dict.fromkeys(COLUMNS, ends) | {"step": steps}
                     found.keep(experiment, variant, method, seed, Record(columns))
             found.note_time(experiment.name, variant, 8, 60.0, 0)
+    for name in FIGURES:
+        (tmp_path / f"figure-{name}.png").touch()
     return found
 
 
