@@ -6,9 +6,10 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from bilevel.results.history import COLUMNS
 from bilevel.results.result import History
 
-NAMES = [field.name for field in dataclasses.fields(History)]
+NAMES = list(COLUMNS)
 
 
 @pytest.fixture
@@ -37,6 +38,13 @@ def test_a_column_that_is_not_there_is_absent(history):
         KeyError, match=r"the history has no column 'test'; its columns are step, seconds, validation, w"
     ):
         without["test"]
+
+
+def test_metrics_are_entries_too(history):
+    measured = dataclasses.replace(history, metrics={"test accuracy": np.zeros((4, 2))})
+    assert list(measured) == [*NAMES, "test accuracy"]
+    assert measured["test accuracy"] is measured.metrics["test accuracy"]
+    assert "test accuracy" not in history
 
 
 @pytest.mark.parametrize("name", ["worst", "keys", "Validation", 0, None])

@@ -36,6 +36,7 @@ def result(names=FOUR, seed=0, evaluations=11, scale=1.0, shift=0.0, test=True, 
         "test": shift + scale * generator.uniform(1, 3, shape) if test else None,
         "weights": weights,
         "lower_rate": np.ones(shape),
+        "metrics": {},
     }
     others = {field.name: np.ones(evaluations) for field in dataclasses.fields(History)}
     history = History(**others | own)

@@ -1,7 +1,5 @@
 """Any result comes back from its file, every bit of it."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +7,7 @@ from hypothesis import strategies as st
 
 import bilevel as bl
 from bilevel.problem.task_names import Names, TaskValues
-from bilevel.results.history import History
+from bilevel.results.history import COLUMNS, History
 from bilevel.results.result import Iterate, Result
 from bilevel.results.stored_result import ITERATES, PER_TASK
 from theorems import holds, over
@@ -53,20 +51,22 @@ def results(draw):
     cut = draw(st.integers(0, n))
     groups = [np.array(ids) for ids in (order[:cut], order[cut:]) if ids]
     x, ys = draw(nodes), [draw(nodes) for _ in groups]
-    tested = draw(st.booleans())
+    tested, metrics = draw(st.booleans()), draw(st.lists(st.text(max_size=3), max_size=2, unique=True))
 
     def iterate():
         stacked = tuple(built(y, random, len(ids)) for y, ids in zip(ys, groups, strict=True))
         weights, losses, test = random.normal(size=(3, n))
         values = TaskValues(Names(names), groups, stacked)
-        return Iterate(built(x, random), values, weights, losses, test if tested else None)
+        measured = {name: random.normal(size=n) for name in metrics}
+        return Iterate(built(x, random), values, weights, losses, test if tested else None, measured)
 
     def column(field):
         if field == "test" and not tested:
             return None
         return random.normal(size=(evaluations, n) if field in PER_TASK else evaluations)
 
-    history = History(**{field.name: column(field.name) for field in dataclasses.fields(History)})
+    measured = {name: random.normal(size=(evaluations, n)) for name in metrics}
+    history = History(**{name: column(name) for name in COLUMNS}, metrics=measured)
     return Result(
         problem=None,
         solver=draw(st.text(max_size=8)),
@@ -100,7 +100,7 @@ def test_any_result_comes_back_as_it_was(tmp_path, examples):
             identical(
                 (one.x, one.y.stacked, one.weights, one.losses), (other.x, other.y.stacked, other.weights, other.losses)
             )
-            identical(one.test_losses, other.test_losses)
+            identical((one.test_losses, one.metrics), (other.test_losses, other.metrics))
             assert one.y.names == other.y.names
             assert [list(ids) for ids in one.y.ids] == [list(ids) for ids in other.y.ids]
         identical(dict(loaded.history), dict(result.history))

@@ -91,5 +91,5 @@ def _submit(pool: ThreadPoolExecutor, lanes: Sequence[_Lane], halt: threading.Ev
 
 def _differ_in_seed_only(runs: Sequence[Run]) -> bool:
     first = runs[0]
-    same = ("problem", "solver", "x", "y", "steps", "every", "patience", "callback", "on_divergence")
+    same = ("problem", "solver", "x", "y", "steps", "every", "patience", "callback", "on_divergence", "metrics")
     return all(getattr(run, name) is getattr(first, name) for run in runs for name in same)

@@ -83,7 +83,11 @@ def keep(run: Run, reached: Reached) -> Reached:
         return reached
     start, last = reached.rows[0].worst, reached.rows[-1]
     state = reached.carry.state
-    worst = last.worst if last.step == reached.step else float(np.max(evaluate(run.problem, state.x, state.y)[0]))
+    worst = (
+        last.worst
+        if last.step == reached.step
+        else float(np.max(evaluate(run.problem, state.x, state.y, run.metrics).validation))
+    )
     return reached._replace(safe=reached.carry) if worst <= start + (FAR - 1) * abs(start) else reached
 
 
@@ -125,7 +129,7 @@ def _held(run: Run, reached: Reached, last: Carry) -> str:
     words = "The result holds the last finite state"
     if not run.problem.comparable_losses:
         return f"{words}."
-    worst = float(np.max(evaluate(run.problem, last.state.x, last.state.y)[0]))
+    worst = float(np.max(evaluate(run.problem, last.state.x, last.state.y, run.metrics).validation))
     better = not worst <= float(np.max(reached.best.validation))  # NaN is worse than anything
     return f"{words}; result.best is a better one, from before." if better else f"{words}."
 

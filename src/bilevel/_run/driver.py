@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import jax
 
-from bilevel._run import callbacks, loop, recording
+from bilevel._run import callbacks, loop, metrics, recording
 from bilevel._run.compile_clock import Clock
 from bilevel._run.divergence import keep, respond, solver_of
 from bilevel._run.keeping import Unkept
@@ -132,6 +132,7 @@ def _conclude(run: Run, lane: Reached, settled: Reached, bar: Bar, keeper: Unkep
 
 def _begin(run: Run) -> Reached:
     state = run.start()
+    metrics.check(run.metrics, run.problem, state.x, state.y)
     reached = recording.begin(run, loop.first(run.solver, run.problem, state, run.key))
     return keep(run, reached) if run.on_divergence.goes_back else reached
 

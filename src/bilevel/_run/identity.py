@@ -54,6 +54,8 @@ class Identities:
         facts = self._once(run.problem, _problem) | {"solver": text(run.solver)}
         facts |= {"x": self._once(run.x, _point), "y": self._once(run.y, _point)}
         facts["on_divergence"] = text(run.on_divergence)
+        if run.metrics:  # states hold them
+            facts["metrics"] = ", ".join(f"{name}: {text(function)}" for name, function in run.metrics)
         return facts | {"seed": int(run.seed), "steps": int(run.steps)}
 
     def _once(self, value: Any, look: Any) -> Any:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from bilevel._run.loop import Carry, Variables, Watch
+from bilevel._run.metrics import Metrics, in_order, measure
 from bilevel._run.run import Evaluated, Reached, Row, Run
 from bilevel.problem.base import BaseProblem
 from bilevel.results.result import History, Iterate, Result
 
 
-@jax.jit
-def evaluate(problem: BaseProblem, x: Any, y: Any) -> tuple[jax.Array, jax.Array | None]:
-    """Validation and test losses on all the data."""
-    return problem.validation_losses(x, y), problem.test_losses(x, y)
+class Losses(NamedTuple):
+    """Losses, and what else is measured, on all the data."""
+
+    validation: Any
+    test: Any
+    metrics: dict[str, Any]
+
+
+@functools.partial(jax.jit, static_argnames="metrics")
+def evaluate(problem: BaseProblem, x: Any, y: Any, metrics: Metrics = ()) -> Losses:
+    """Validation and test losses on all the data, and the metrics."""
+    return Losses(problem.validation_losses(x, y), problem.test_losses(x, y), measure(metrics, problem, x, y))
 
 
 def begin(run: Run, carry: Carry) -> Reached:
@@ -42,7 +52,9 @@ def add_row(run: Run, reached: Reached) -> Reached:
 def as_dict(run: Run, reached: Reached) -> dict[str, Any]:
     """A copy of the last row, for a callback that may keep or change it, and where the run is."""
     row, state = reached.rows[-1], reached.carry.state
-    copied = {name: np.copy(v) if isinstance(v, np.ndarray) else v for name, v in row._asdict().items()}
+    named = row._asdict()
+    named |= named.pop("metrics")
+    copied = {name: np.copy(v) if isinstance(v, np.ndarray) else v for name, v in named.items()}
     return copied | {"x": state.x, "y": run.problem.by_name(state.y)}
 
 
@@ -51,11 +63,12 @@ def result(run: Run, reached: Reached) -> Result:
     problem, carry = run.problem, reached.carry
 
     def iterate(evaluated: Evaluated) -> Iterate:
-        x, y, weights = evaluated.point
-        return Iterate(x, problem.by_name(y), np.asarray(weights), evaluated.validation, evaluated.test)
+        (x, y, weights), validation, test, metrics = evaluated
+        ordered = in_order(run.metrics, metrics)
+        return Iterate(x, problem.by_name(y), np.asarray(weights), validation, test, ordered)
 
     def at(point: Variables) -> Evaluated:
-        return Evaluated(point, *jax.device_get(evaluate(problem, point.x, point.y)))
+        return Evaluated(point, *jax.device_get(evaluate(problem, point.x, point.y, run.metrics)))
 
     return Result(
         problem=problem,
@@ -64,7 +77,7 @@ def result(run: Run, reached: Reached) -> Result:
         best=iterate(reached.best),
         random=iterate(at(carry.random)),
         average=iterate(at(carry.average)),
-        history=_history(reached.rows),
+        history=_history(run, reached.rows),
         status=reached.status,
         message=reached.message,
         steps=reached.step,
@@ -77,9 +90,9 @@ def result(run: Run, reached: Reached) -> Result:
 
 def _row(run: Run, carry: Carry, step: int, seconds: float, since: int = 0) -> Row:
     state = carry.state
-    losses = evaluate(run.problem, state.x, state.y)
+    losses = evaluate(run.problem, state.x, state.y, run.metrics)
     # One transfer for all: each costs about as much as a small step.
-    (validation, test), info, watch, weights = jax.device_get((losses, carry.info, carry.watch, state.weights))
+    (validation, test, metrics), info, watch, weights = jax.device_get((losses, carry.info, carry.watch, state.weights))
     return Row(
         step=step,
         seconds=seconds,
@@ -92,16 +105,19 @@ def _row(run: Run, carry: Carry, step: int, seconds: float, since: int = 0) -> R
         weights_rate=float(info.weights_rate),
         weights_travel=float(watch.travel),
         weights_swing=float(np.max(watch.high - watch.low)),
+        metrics=in_order(run.metrics, metrics),
     )
 
 
 def _evaluated(carry: Carry, row: Row) -> Evaluated:
-    return Evaluated(Variables.of(carry.state), row.validation, row.test)
+    return Evaluated(Variables.of(carry.state), row.validation, row.test, dict(row.metrics))
 
 
-def _history(rows: tuple[Row, ...]) -> History:
+def _history(run: Run, rows: tuple[Row, ...]) -> History:
     def column(values: tuple[Any, ...]) -> np.ndarray | None:
         return None if values[0] is None else np.stack([np.asarray(value) for value in values])
 
-    columns: dict[str, Any] = {name: column(tuple(getattr(row, name) for row in rows)) for name in Row._fields}
-    return History(**columns)
+    names = [name for name in Row._fields if name != "metrics"]
+    columns: dict[str, Any] = {name: column(tuple(getattr(row, name) for row in rows)) for name in names}
+    measured = {name: np.stack([row.metrics[name] for row in rows]) for name in rows[0].metrics}
+    return History(**columns, metrics=in_order(run.metrics, measured))

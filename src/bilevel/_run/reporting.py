@@ -128,6 +128,7 @@ class Report:
             upper_rate=row.upper_rate,
             lower_rate=np.copy(row.lower_rate),
             weights_rate=row.weights_rate,
+            metrics={name: np.copy(own) for name, own in row.metrics.items()},
             steps_per_second=float(pace),
         )
         self._tell("log", lambda logger: logger.log(evaluation))

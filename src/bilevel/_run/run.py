@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -54,6 +55,7 @@ class Run:
         resume: go on with what is kept there; False = there must be nothing yet.
         deadline: when it must have ended; None = never.
         report: who is told of it.
+        metrics: what else is measured with the losses, names and functions; see `metrics`.
     """
 
     problem: BaseProblem
@@ -70,6 +72,7 @@ class Run:
     resume: bool = False
     deadline: Deadline | None = None
     report: Report = dataclasses.field(default_factory=Report)
+    metrics: tuple[tuple[str, Callable[..., jax.Array]], ...] = ()
 
     def __post_init__(self) -> None:
         check_problem_type(self.problem)
@@ -171,6 +174,7 @@ class Row(NamedTuple):
     weights_rate: float
     weights_travel: float
     weights_swing: float
+    metrics: Mapping[str, np.ndarray] = MappingProxyType({})  # one number a task, by "validation accuracy"
 
     @property
     def worst(self) -> float:
@@ -189,6 +193,7 @@ class Evaluated(NamedTuple):
     point: Variables
     validation: np.ndarray
     test: np.ndarray | None
+    metrics: dict[str, np.ndarray]
 
 
 class Reached(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
 from bilevel import solvers
@@ -13,6 +13,7 @@ from bilevel._run.checkpoint import Checkpoint, FolderPath
 from bilevel._run.compile_cache import compile_cache
 from bilevel._run.deadline import Deadline
 from bilevel._run.keeping import Unkept
+from bilevel._run.metrics import Metric, read
 from bilevel._run.opening import opened
 from bilevel._run.progress import bar
 from bilevel._run.reporting import check, failures_told, reports
@@ -51,6 +52,7 @@ def solve(
     resume: bool = False,
     seconds: float | None = None,
     loggers: Sequence[Logger] = (),
+    metrics: Mapping[str, Metric] | None = None,
 ) -> Result: ...
 @overload
 def solve(
@@ -71,6 +73,7 @@ def solve(
     resume: bool = False,
     seconds: float | None = None,
     loggers: Sequence[Logger] = (),
+    metrics: Mapping[str, Metric] | None = None,
 ) -> Result: ...
 @overload
 def solve(
@@ -91,6 +94,7 @@ def solve(
     resume: bool = False,
     seconds: float | None = None,
     loggers: Sequence[Logger] = (),
+    metrics: Mapping[str, Metric] | None = None,
 ) -> Results: ...
 @overload
 def solve(
@@ -111,6 +115,7 @@ def solve(
     resume: bool = False,
     seconds: float | None = None,
     loggers: Sequence[Logger] = (),
+    metrics: Mapping[str, Metric] | None = None,
 ) -> Results: ...
 def solve(
     problem: BaseProblem,
@@ -130,6 +135,7 @@ def solve(
     resume: bool = False,
     seconds: float | None = None,
     loggers: Sequence[Logger] = (),
+    metrics: Mapping[str, Metric] | None = None,
 ) -> Result | Results:
     """Runs a solver on a problem.
 
@@ -163,6 +169,9 @@ def solve(
             limit.
         loggers: who gets the numbers of the run as it goes, such as `bl.loggers.Progress("run/progress.jsonl")` for
             `bilevel watch run/`, or `bl.loggers.TensorBoard("runs")`. One that raises is switched off with a warning.
+        metrics: what else to measure of every task at every evaluation, functions of (x, y, batch) by name, such as
+            {"accuracy": f}: one number each, a mean over the rows. In the history, in files and tables they are
+            "validation accuracy" and "test accuracy"; they change nothing in the run.
 
     Returns:
         A `Result`, or with `seeds` a `Results`, a sequence of them. Ctrl-C ends the run early, after about half a
@@ -181,7 +190,7 @@ def solve(
     numbers = [seed] if seeds is None else _numbers(seed, seeds)
     place = Checkpoint.of(checkpoint)
     _check_keeping(place, resume, seconds, numbers)
-    kept = {"resume": resume, "deadline": Deadline.after(seconds)}
+    kept = {"resume": resume, "deadline": Deadline.after(seconds), "metrics": read(metrics, problem)}
     told = reports(check(loggers), None if seeds is None else numbers)
     runs = [
         Run(problem, solver, x, y, number, steps, every, patience, callback, on_divergence, own, report=report, **kept)

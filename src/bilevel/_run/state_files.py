@@ -7,6 +7,7 @@ which starts without values (`outline`), and every leaf must fit it.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -58,8 +59,10 @@ def take(reached: Reached) -> Snapshot:
     named = _named(Outline(reached.carry, reached.best, reached.safe)._asdict())
     kinds = {name: _kind(leaf) for name, leaf in named.items()}
     plain = {name: jax.random.key_data(leaf) if _is_key(leaf) else leaf for name, leaf in named.items()}
-    fields = zip(Row._fields, zip(*reached.rows, strict=True), strict=True)
-    columns = {f"rows/{name}": np.stack(column) for name, column in fields if column[0] is not None}
+    fields = dict(zip(Row._fields, zip(*reached.rows, strict=True), strict=True))
+    metrics = fields.pop("metrics")
+    columns = {f"rows/{name}": np.stack(column) for name, column in fields.items() if column[0] is not None}
+    columns |= {f"rows/metrics/{name}": np.stack([own[name] for own in metrics]) for name in metrics[0]}
     document = {"counters": {name: getattr(reached, name) for name in COUNTERS}, "leaves": kinds}
     return Snapshot(reached.step, document, jax.device_get(plain) | columns)
 
@@ -73,8 +76,8 @@ def outline(run: Run) -> Outline:
     """What the run reaches, without measuring or computing anything."""
     carry = jax.eval_shape(loop.first, run.solver, run.problem, run.outline(), run.key)
     state = carry.state
-    validation, test = jax.eval_shape(recording.evaluate, run.problem, state.x, state.y)
-    best = Evaluated(Variables.of(state), validation, test)
+    evaluate = functools.partial(recording.evaluate, metrics=run.metrics)
+    best = Evaluated(Variables.of(state), *jax.eval_shape(evaluate, run.problem, state.x, state.y))
     return Outline(carry, best, carry if run.on_divergence.goes_back else None)
 
 
@@ -91,13 +94,21 @@ def restore(content: Content, needed: Outline) -> Reached:
 
 def _rows(content: Content, needed: Outline) -> tuple[Row, ...]:
     """The history, whose columns are all of one length."""
-    columns = {name: content.arrays.get(f"rows/{name}") for name in Row._fields}
+    metrics = {name: f"metrics/{name}" for name in needed.best.metrics}
+    own = [*(name for name in Row._fields if name != "metrics"), *metrics.values()]
+    columns = {name: content.arrays.get(f"rows/{name}") for name in own}
     optional = {"test"} if needed.best.test is None else set()
     missing = [name for name, column in columns.items() if (column is None or not column.ndim) and name not in optional]
     lengths = {len(column) for column in columns.values() if column is not None and column.ndim}
     if missing or len(lengths) != 1 or lengths == {0}:
         raise ValueError(f"its history is not whole{f': it has no {missing[0]}' if missing else ''}")
-    return tuple(Row(**{name: _cell(column, i) for name, column in columns.items()}) for i in range(lengths.pop()))
+
+    def row(i: int) -> Row:
+        cells = {name: _cell(column, i) for name, column in columns.items()}
+        measured = {name: cells.pop(column) for name, column in metrics.items()}
+        return Row(**cells, metrics=measured)
+
+    return tuple(map(row, range(lengths.pop())))
 
 
 def _counters(content: Content) -> dict[str, Any]:

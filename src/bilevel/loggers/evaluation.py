@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +28,7 @@ class Evaluation(NamedTuple):
         lower_rate: of each task's y; NaN = not known.
         weights_rate: of the weights; NaN = not known.
         steps_per_second: since the last evaluation, compiling not counted; NaN = no step was taken.
+        metrics: what else was measured of each task, by name: "validation accuracy", "test accuracy".
     """
 
     step: int
@@ -39,6 +42,7 @@ class Evaluation(NamedTuple):
     lower_rate: np.ndarray
     weights_rate: float
     steps_per_second: float
+    metrics: Mapping[str, np.ndarray] = MappingProxyType({})
 
     @property
     def worst(self) -> float:
@@ -61,6 +65,9 @@ class Evaluation(NamedTuple):
         numbers = {"validation/worst": self.worst, "validation/mean": self.mean}
         if self.test is not None:
             numbers |= {"test/worst": float(np.max(self.test)), "test/mean": float(np.mean(self.test))}
+        for name, own in self.metrics.items():
+            found = {"smallest": np.min(own), "mean": np.mean(own), "largest": np.max(own)}
+            numbers |= {f"{name}/{what}": float(number) for what, number in found.items()}
         lower = np.asarray(self.lower_rate, float)
         lower = lower[np.isfinite(lower)]
         perhaps = {
@@ -76,6 +83,7 @@ class Evaluation(NamedTuple):
     def tasks(self) -> dict[str, dict[str, float]]:
         """For each task that is told, worst first: its validation loss, its test loss where it has one, its weight."""
         columns: dict[str, Any] = {"validation": self.validation, "test": self.test, "weight": self.weights}
+        columns |= self.metrics
         columns = {name: column for name, column in columns.items() if column is not None}
         return {self.names[i]: {name: float(column[i]) for name, column in columns.items()} for i in self.told()}
 

@@ -116,10 +116,10 @@ class BaseProblem(abc.ABC):
         """A mapping from task name to value."""
         return TaskValues(self.names, [group.ids for group in self.groups], values.groups)
 
-    def losses(self, x: Any, y: PerTask[Any], role: str) -> jax.Array:
-        """f_i(x, y_i) on all data of a role, "validation" or "test", in the order of the tasks."""
+    def losses(self, x: Any, y: PerTask[Any], role: str, function: Callable[..., jax.Array] | None = None) -> jax.Array:
+        """f_i(x, y_i), or another function, on all data of a role, "validation" or "test"; in the order of tasks."""
         rows = zip(self.groups, y, strict=True)
-        return self.join(PerTask(tuple(g.losses(g.upper, getattr(g, role), x, y_g) for g, y_g in rows)))
+        return self.join(PerTask(tuple(g.losses(function or g.upper, getattr(g, role), x, y_g) for g, y_g in rows)))
 
 
 def arguments_of_group(arguments: Sequence[PerTask[Any] | None], g: int) -> list[Any]:

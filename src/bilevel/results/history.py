@@ -33,6 +33,7 @@ class History(Mapping[str, np.ndarray]):
     weights_rate: np.ndarray
     weights_travel: np.ndarray  # how far the weights went since the last evaluation, sum of |changes| step by step
     weights_swing: np.ndarray  # the largest range that one weight took since the last evaluation
+    metrics: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)  # (evaluations, tasks) each, by name
 
     @property
     def worst(self) -> np.ndarray:
@@ -50,13 +51,14 @@ class History(Mapping[str, np.ndarray]):
         return len(self.step)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        column = getattr(self, name) if name in _COLUMNS else None
+        column = getattr(self, name) if name in COLUMNS else self.metrics.get(name)
         if column is None:
             raise KeyError(f"the history has no column {name!r}; its columns are {', '.join(self)}")
         return column
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in _COLUMNS if getattr(self, name) is not None)
+        yield from (name for name in COLUMNS if getattr(self, name) is not None)
+        yield from self.metrics
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -71,4 +73,4 @@ class History(Mapping[str, np.ndarray]):
         return f"History({self.evaluations} evaluations, steps {self.step[0]} to {self.step[-1]})"
 
 
-_COLUMNS = tuple(field.name for field in dataclasses.fields(History))
+COLUMNS = tuple(field.name for field in dataclasses.fields(History) if field.name != "metrics")

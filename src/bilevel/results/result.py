@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ class Iterate:
     weights: np.ndarray
     losses: np.ndarray  # on all validation data, in the order of the tasks
     test_losses: np.ndarray | None
+    metrics: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)  # as in `solve(metrics=...)`, by task
 
     @property
     def worst(self) -> float:
@@ -173,8 +175,14 @@ class Result:
         largest = np.argsort(-self.weights, kind="stable")[:5]
         weights = ", ".join(f"{self.y.names[int(i)]} {self.weights[i]:.3f}" for i in largest)
         lines.append(f"largest weights: {weights}")
+        lines.extend(self._measured(name, own) for name, own in self.last.metrics.items())
         lines.extend(f"- {sentence}" for sentence in self.findings())
         return "\n".join(lines)
+
+    def _measured(self, name: str, own: np.ndarray) -> str:
+        low, high = int(np.argmin(own)), int(np.argmax(own))
+        ends = f"from {own[low]:.5g} ({self.y.names[low]}) to {own[high]:.5g} ({self.y.names[high]})"
+        return f"{name}: mean {mean(own):.5g}, {ends}"
 
     def _times(self) -> str:
         compiling = f", of which {self.compile_seconds:.1f} s compiling" if self.compile_seconds >= 0.05 else ""
@@ -203,7 +211,7 @@ class Result:
     def to_dataframe(self) -> pandas.DataFrame:
         """The history as a table with one row per evaluation and task.
 
-        Its columns: step, seconds, task, validation, test (where there is test data), weight, lower_rate,
+        Its columns: step, seconds, task, validation, test (where there is test data), metrics, weight, lower_rate,
         direction_norm, upper_rate and weights_rate; the last three are the same for all tasks of an evaluation.
         """
         try:
@@ -218,6 +226,7 @@ class Result:
             "task": list(self.y.names) * history.evaluations,
             "validation": np.asarray(history.validation, float).ravel(),
             "test": None if history.test is None else np.asarray(history.test, float).ravel(),
+            **{name: np.asarray(own, float).ravel() for name, own in history.metrics.items()},
             "weight": np.asarray(history.weights, float).ravel(),
             "lower_rate": np.asarray(history.lower_rate, float).ravel(),
             "direction_norm": np.repeat(history.direction_norm, tasks),

@@ -7,7 +7,6 @@ history. In a file of several results the names begin with a number, `0/last/x/.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from bilevel._core.array_files import Arrays, Kind
 from bilevel._core.files import FilePath, check_path, write_whole
 from bilevel.problem.task_names import Names, TaskValues
 from bilevel.results import pytree_json, stored_result
-from bilevel.results.history import History
+from bilevel.results.history import COLUMNS, History
 from bilevel.results.result import Iterate, Result
 from bilevel.results.stored_result import ITERATES
 
@@ -106,8 +105,10 @@ def _described(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
         "y": [pytree_json.describe(stacked) for stacked in y.stacked],
         "objective": result.objective,
         "findings": result.findings(),
+        "metrics": list(result.history.metrics),
     }
-    arrays: dict[str, Any] = {f"history/{name}": column for name, column in result.history.items()}
+    arrays: dict[str, Any] = {f"history/{name}": result.history[name] for name in COLUMNS if name in result.history}
+    arrays |= {f"history/metrics/{name}": own for name, own in result.history.metrics.items()}
     for name in ITERATES:
         iterate = getattr(result, name)
         arrays |= pytree_json.leaves(document["x"], iterate.x, f"{name}/x")
@@ -115,6 +116,7 @@ def _described(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
             arrays |= pytree_json.leaves(document["y"][g], stacked, f"{name}/y/{g}")
         own = {field: getattr(iterate, field) for field in ("weights", "losses", "test_losses")}
         arrays |= {f"{name}/{field}": value for field, value in own.items() if value is not None}
+        arrays |= {f"{name}/metrics/{metric}": value for metric, value in iterate.metrics.items()}
     return document, arrays
 
 
@@ -142,9 +144,11 @@ def _restored(document: Any, arrays: Arrays, where: str, x: Any, y: Any) -> Resu
             weights=arrays[f"{name}/weights"],
             losses=arrays[f"{name}/losses"],
             test_losses=arrays.get(f"{name}/test_losses"),
+            metrics={metric: arrays[f"{name}/metrics/{metric}"] for metric in facts.metrics},
         )
 
-    columns: dict[str, Any] = {field.name: arrays.get(f"history/{field.name}") for field in dataclasses.fields(History)}
+    columns: dict[str, Any] = {name: arrays.get(f"history/{name}") for name in COLUMNS}
+    columns["metrics"] = {name: arrays[f"history/metrics/{name}"] for name in facts.metrics}
     return Result(
         problem=None,
         history=History(**columns),

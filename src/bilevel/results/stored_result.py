@@ -6,7 +6,6 @@ fit or names of arrays that are not there, is told in words here instead of fail
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from bilevel._core import documents
 from bilevel._core.array_files import Arrays
 from bilevel.results import pytree_json
 from bilevel.results.divergences import Divergence
-from bilevel.results.history import History
+from bilevel.results.history import COLUMNS
 from bilevel.results.result import Stored
 
 ITERATES = ("last", "best", "random", "average")
@@ -31,6 +30,7 @@ class Facts(NamedTuple):
     groups: list[list[int]]
     fields: dict[str, Any]  # of the `Result`
     stored: Stored
+    metrics: tuple[str, ...] = ()
 
 
 def facts(document: documents.Fields) -> Facts:
@@ -47,7 +47,8 @@ def facts(document: documents.Fields) -> Facts:
     }
     if "divergences" in document:  # likewise
         own["divergences"] = tuple(_divergence(event, document.where) for event in document.items("divergences"))
-    return Facts(tasks, groups, own, _stored(document, own["solver"]))
+    metrics = tuple(document.texts("metrics")) if "metrics" in document else ()
+    return Facts(tasks, groups, own, _stored(document, own["solver"]), metrics)
 
 
 def _divergence(event: Any, where: str) -> Divergence:
@@ -105,21 +106,25 @@ def check_arrays(document: documents.Fields, arrays: Arrays, facts: Facts) -> No
                 raise check.wrong(f"last/{field}{path}", f"a leading axis of {rows}, one row a task")
             for name in ITERATES:
                 check.like(f"{name}/{field}{path}", first.shape, first.dtype)
-    _check_numbers(check, len(facts.tasks))
+    _check_numbers(check, len(facts.tasks), facts.metrics)
 
 
-def _check_numbers(check: _Check, tasks: int) -> None:
+def _check_numbers(check: _Check, tasks: int, metrics: tuple[str, ...]) -> None:
     """The losses and weights of the iterates, and the columns of the history."""
     tested = "history/test" in check.arrays
     for name in ITERATES:
         for field in ("weights", "losses", *(("test_losses",) if tested else ())):
             check.like(f"{name}/{field}", (tasks,))
+        for metric in metrics:
+            check.like(f"{name}/metrics/{metric}", (tasks,))
         if not tested and f"{name}/test_losses" in check.arrays:
             raise check.wrong(f"{name}/test_losses", "a column test in the history, which is missing")
     rows = check.array("history/step").shape[:1]
     if rows in ((), (0,)):
         raise check.wrong("history/step", "at least one evaluation")
-    for column in (field.name for field in dataclasses.fields(History)):
+    for metric in metrics:
+        check.like(f"history/metrics/{metric}", (*rows, tasks))
+    for column in COLUMNS:
         if column != "test" or tested:
             check.like(f"history/{column}", (*rows, tasks) if column in PER_TASK else rows)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bilevel._core.averages import mean
 from bilevel.results.plots.entries import Entry, Plottable, RunLike, plain_text, read_entries
 from bilevel.results.plots.legends import add_legend, band_handle, band_name, comparison_key, in_columns
 from bilevel.results.plots.panels import Line, draw_lines, draw_tasks, draw_weights
@@ -32,10 +33,11 @@ def plot(
     """Draws one result, or compares several.
 
     One result: worst and mean validation loss over the steps (worst test loss dashed), the tasks' weights (the heaviest
-    in colour), and every task's final loss. Several: the worst loss, the mean loss and the tasks' final losses of all.
-    Of runs with several seeds the median is drawn, and a band from the 10 % to the 90 % quantile; a run that ended
-    early counts with its last value. Where the runs' tasks differ, or there are very many, tasks are shown by rank
-    instead of name. An axis is logarithmic where its losses are positive and span more than a factor of ten.
+    in colour), the means of metrics where there are any, and every task's final loss. Several: the worst loss, the mean
+    loss and the tasks' final losses of all. Of runs with several seeds the median is drawn, and a band from the 10 % to
+    the 90 % quantile; a run that ended early counts with its last value. Where the runs' tasks differ, or there are
+    very many, tasks are shown by rank instead of name. An axis is logarithmic where its losses are positive and span
+    more than a factor of ten.
 
     Args:
         results: a `Result`, a `Results`, or a list of them, or a dict of them by label.
@@ -89,7 +91,8 @@ def _draw(entries: list[Entry], title: str | None) -> Figure:
     alone = all(len(names) == 1 for entry in entries for names in entry.tasks)
     figure = Figure(figsize=(6.0, 3.8) if alone else (10.0, 6.0), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
-    panels = _panels(figure, ["losses", "weights"] if single else ["worst", "mean"], alone)
+    measured = single and any(getattr(run.history, "metrics", {}) for run in entries[0].runs)
+    panels = _panels(figure, ["losses", "weights", *["metrics"] * measured] if single else ["worst", "mean"], alone)
     if single:
         _one(panels, entries[0])
         count = len(entries[0].runs)
@@ -105,18 +108,19 @@ def _draw(entries: list[Entry], title: str | None) -> Figure:
 
 
 def _panels(figure: Figure, names: list[str], alone: bool) -> list[Axes]:
-    """Two panels over the steps and one of tasks; for a single task, whose worst loss is its mean, only the first."""
+    """Panels over the steps and one of tasks; for a single task, whose worst loss is its mean, only the first."""
     if alone:
         panels = [figure.add_subplot(label=names[0])]
-    else:
-        left, right = figure.add_gridspec(1, 2, width_ratios=(1.15, 1))
-        above, below = left.subgridspec(2, 1)
-        first = figure.add_subplot(above, label=names[0])
-        panels = [first, figure.add_subplot(below, label=names[1], sharex=first)]
-        panels.append(figure.add_subplot(right, label="tasks"))
-        first.tick_params(labelbottom=False)
-    panels[:2][-1].set_xlabel("step")
-    return panels
+        panels[0].set_xlabel("step")
+        return panels
+    left, right = figure.add_gridspec(1, 2, width_ratios=(1.15, 1))
+    panels: list[Axes] = []
+    places = left.subgridspec(len(names), 1)
+    for k, name in enumerate(names):
+        panels.append(figure.add_subplot(places[k], label=name, sharex=panels[0] if panels else None))
+        panels[-1].tick_params(labelbottom=len(panels) == len(names))
+    panels[-1].set_xlabel("step")
+    return [*panels, figure.add_subplot(right, label="tasks")]
 
 
 def _one(panels: list[Axes], entry: Entry) -> None:
@@ -134,8 +138,28 @@ def _one(panels: list[Axes], entry: Entry) -> None:
     add_legend(losses, handles, names, 80 if alone else 58)
     if not alone:
         draw_weights(panels[1], entry)
-        handles = draw_tasks(panels[2], [entry])
-        add_legend(panels[2], handles, ["validation", "test"][: len(handles)])
+        if len(panels) > 3:
+            _metrics(panels[2], entry)
+        handles = draw_tasks(panels[-1], [entry])
+        add_legend(panels[-1], handles, ["validation", "test"][: len(handles)])
+
+
+def _metrics(axes: Axes, entry: Entry) -> None:
+    """The mean of each metric over the tasks, on validation rows and, dashed, on test rows."""
+    names = [name for name in entry.runs[0].history.metrics if all(name in run.history for run in entry.runs)]
+    kinds = list(dict.fromkeys(name.partition(" ")[2] for name in names))
+    lines = [
+        Line(
+            name,
+            entry.runs,
+            lambda run, name=name: mean(run.history[name], axis=1),
+            COLOURS[kinds.index(name.partition(" ")[2]) % len(COLOURS)],
+            test=name.startswith("test "),
+        )
+        for name in names
+    ]
+    add_legend(axes, draw_lines(axes, lines), [line.label for line in lines])
+    axes.set_ylabel("mean of the tasks")
 
 
 def _several(panels: list[Axes], entries: list[Entry]) -> None:
