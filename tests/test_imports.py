@@ -117,9 +117,9 @@ def test_files_are_short(name):
 
 
 # The driver compiles; so do, because operation by operation they take seconds, the first state of a solver, the checks
-# of a start and the diagnostics. `cost` counts what a compiled step executes, which is less than what was written.
+# of a start, the diagnostics and what the paper's runs are probed for. `cost` counts what a compiled step executes, which is less than what was written.
 # The suites of `testing` check that what is theirs can be compiled.
-COMPILE = {"_run", "solvers", "problem", "diagnostics", "_cost", "testing"}
+COMPILE = {"_run", "solvers", "problem", "diagnostics", "_cost", "testing", "paper"}
 
 
 def test_only_the_driver_and_what_runs_beside_it_compile():
