@@ -117,8 +117,8 @@ def test_files_are_short(name):
 
 
 # The driver compiles; so do, because operation by operation they take seconds, the first state of a solver, the checks
-# of a start, the diagnostics and what the paper's runs are probed for. `cost` counts what a compiled step executes, which is less than what was written.
-# The suites of `testing` check that what is theirs can be compiled.
+# of a start, the diagnostics and what the paper's runs are probed for. `cost` counts what a compiled step executes,
+# which is less than what was written. The suites of `testing` check that what is theirs can be compiled.
 COMPILE = {"_run", "solvers", "problem", "diagnostics", "_cost", "testing", "paper"}
 
 
