@@ -15,13 +15,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bilevel._studies import measures
-from bilevel._studies.experiment import Experiment
+from bilevel._studies.experiment import SEEDS, Experiment
 from bilevel._studies.record_files import RecordFiles
 from bilevel._studies.statistics import HOLDS, INCONCLUSIVE, REFUTED, interval
 from bilevel.paper.claims import TestedClaim, evaluate_claims, markdown
 from bilevel.paper.evidence import NONE
 from bilevel.paper.fashion import FASHION
-from bilevel.paper.figures import FIGURES
+from bilevel.paper.figures import FIGURES, draw
 from bilevel.paper.letter import LETTER, PARTS
 from bilevel.paper.overfitting import overfitting
 from bilevel.paper.reproduce import clock, reproduce
@@ -45,6 +45,8 @@ def verdicts(found: list[TestedClaim]) -> str:
             label = f"{tested.claim.figure}: {tested.claim.text}"
             rows.setdefault(label, {})[tested.variant] = f"{tested.evidence.verdict} ({tested.evidence.trials})"
     lines = [[label, *(own.get(variant, "-") for variant in VARIANTS)] for label, own in rows.items()]
+    if not rows:
+        return "No runs yet."
     shown = table(["claim, at the end of the run (trials)", *VARIANTS.values()], lines)
     known = [tested for tested in found if tested.evidence.verdict != NONE]
     early = sum(tested.open for tested in known)
@@ -65,6 +67,8 @@ def parts(records: RecordFiles) -> str:
             ends = {kind: [measures.final(run, f"worst_{kind}") for run in runs] for kind in ("validation", "test")}
             cells += [interval(values).text(3) for values in ends.values()]
         lines.append([*cells, str(len(records.read(PARTS, part, "min-max")))])
+    if not lines:
+        return "No runs yet."
     head = ["Letter as described, but", "min-avg, worst validation", "worst test", "min-max, worst validation"]
     return table([*head, "worst test", "trials"], lines)
 
@@ -98,6 +102,24 @@ def times(records: RecordFiles) -> str:
     return table(["experiment", "variant", "runs", "time", "diverged"], [*shown, last])
 
 
+def missing(records: RecordFiles) -> str:
+    """Which runs of the first round are not made yet; nothing where all are."""
+    experiments = {e.name: e for figure in FIGURES.values() for e in figure.experiments} | {PARTS.name: PARTS}
+    short = [
+        f"{experiment.name} ({variant}: {SEEDS - _trials(records, experiment, variant)})"
+        for experiment in experiments.values()
+        for variant in experiment.methods
+        if _trials(records, experiment, variant) < SEEDS
+    ]
+    if not short:
+        return ""
+    return f"\n\n**Unfinished.** Trials of the first {SEEDS} that are not made yet: {', '.join(short)}."
+
+
+def _trials(records: RecordFiles, experiment: Experiment, variant: str) -> int:
+    return min(len(records.read(experiment, variant, method)) for method in experiment.methods[variant])
+
+
 def speed(folder: Path) -> str:
     """What benchmarks/paper_loop.py printed into the folder, if it was run."""
     file = folder / "speed.txt"
@@ -128,7 +150,7 @@ def fields(records: RecordFiles) -> dict[str, str]:
         for kind in ("validation", "test")
     }
     return named | {
-        "VERDICTS": verdicts(found),
+        "VERDICTS": verdicts(found) + missing(records),
         "CLAIMS": markdown(found),
         "PARTS": parts(records),
         "ENDS": ends(records),
@@ -144,15 +166,19 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="of runs, as `bilevel reproduce` makes it")
     parser.add_argument("--page", action="store_true", help="make no runs")
     options = parser.parse_args()
+    if options.page and not (options.folder / "runs").is_dir():
+        parser.error(f"{str(options.folder)!r} has no runs: leave out --page to make them.")
     if not options.page:
         reproduce(out=options.folder, hours=HOURS)
+    records = RecordFiles(options.folder)
     (DOCS / "figures").mkdir(exist_ok=True)
-    for name in FIGURES:
+    for name, figure in FIGURES.items():
+        draw(figure, records, lambda experiment: experiment)  # from the runs that the tables have
         (DOCS / "figures" / f"figure-{name}.png").unlink(missing_ok=True)
         if (options.folder / f"figure-{name}.png").is_file():
             shutil.copy(options.folder / f"figure-{name}.png", DOCS / "figures" / f"figure-{name}.png")
     text = (DOCS / "paper-head.md").read_text()
-    (DOCS / "paper.md").write_text(text.format(**fields(RecordFiles(options.folder))))
+    (DOCS / "paper.md").write_text(text.format(**fields(records)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """The paper's page is made from runs: a folder of made-up ones, and what the page says of them."""
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -15,12 +14,13 @@ from bilevel.paper.letter import PARTS
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.fixture(scope="module")
-def maker():
-    specification = importlib.util.spec_from_file_location("make_paper", DOCS / "make_paper.py")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+@pytest.fixture
+def maker(monkeypatch):
+    """docs/make_paper.py, as a module."""
+    monkeypatch.syspath_prepend(DOCS)
+    import make_paper
+
+    return make_paper
 
 
 @pytest.fixture
@@ -51,6 +51,19 @@ def test_every_mark_of_the_text_is_filled_from_the_runs(maker, records):
     assert "| Letter | ours | 0.125 | 0.125 |" in page
     for name in FIGURES:
         assert f"figures/figure-{name}.png" in page
+
+
+def test_a_page_that_is_not_finished_says_so(maker, records):
+    assert "Unfinished" in maker.fields(records)["VERDICTS"]  # four trials of ten
+    assert "fashion (described: 6)" in maker.fields(records)["VERDICTS"]
+
+
+def test_a_folder_without_runs_is_refused_and_the_page_stays(maker, monkeypatch, tmp_path):
+    before = (DOCS / "paper.md").read_bytes()
+    monkeypatch.setattr("sys.argv", ["make_paper.py", str(tmp_path / "nowhere"), "--page"])
+    with pytest.raises(SystemExit):
+        maker.main()
+    assert (DOCS / "paper.md").read_bytes() == before
 
 
 def test_the_text_has_no_results_of_its_own():

@@ -1,4 +1,4 @@
-"""The solver that we recommend where none is given; docs/choosing.md has the measurements behind it."""
+"""The solver that we recommend where none is given; docs/choosing.md says what it does well."""
 
 from __future__ import annotations
 
