@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from bilevel._core import dense
 from bilevel._core.derivatives import hessian_product
 from bilevel.problem.group import TaskView
 from bilevel.problem.per_task import PerTask, fields_of
@@ -82,8 +83,8 @@ def newton(task: TaskView, x: Any, y: Any) -> Ended:
     scale = jnp.linalg.norm(slope)
 
     def direct(here: Place) -> tuple[jax.Array, jax.Array]:
-        factor = jnp.linalg.cholesky(jax.hessian(lambda flat: task.lower(x, unravel(flat), None))(here.y))
-        direction = -jax.scipy.linalg.cho_solve((factor, True), here.slope)
+        hessian = jax.hessian(lambda flat: task.lower(x, unravel(flat), None))(here.y)
+        direction = -dense.solve_positive(hessian, here.slope)
         return direction, jnp.all(jnp.isfinite(direction))
 
     def iterative(here: Place) -> tuple[jax.Array, jax.Array]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from bilevel._core import dense
 from bilevel._core.derivatives import hessian_product
 from bilevel.problem.group import TaskView
 from bilevel.problem.per_task import PerTask
@@ -34,7 +35,7 @@ def lower_spectra(problem: Problem, x: Any, y: PerTask[Any]) -> tuple[jax.Array,
             return ravel_pytree(hessian_product(task.lower, x, y, unravel(v), None))[0]
 
         if flat.size <= DENSE:
-            values = jnp.linalg.eigvalsh(jax.vmap(product)(jnp.eye(flat.size, dtype=flat.dtype)))
+            values = dense.eigh(jax.vmap(product)(jnp.eye(flat.size, dtype=flat.dtype)))[0]
             return values[0], values[-1]
         return extremes(product, flat)
 
@@ -53,9 +54,9 @@ def extremes(product: Callable, like: jax.Array) -> tuple[jax.Array, jax.Array]:
 
     def improve(_: Any, carry: tuple) -> tuple:
         block, _, _ = carry
-        basis, _ = jnp.linalg.qr(block)
+        basis = dense.orthonormal(block)
         images = jax.vmap(product, in_axes=1, out_axes=1)(basis)
-        values, rotation = jnp.linalg.eigh(basis.T @ images)
+        values, rotation = dense.eigh(basis.T @ images)
         rotation, values = rotation[:, jnp.array([0, 5])], values[jnp.array([0, 5])]
         ends = basis @ rotation
         residuals = images @ rotation - ends * values[None]

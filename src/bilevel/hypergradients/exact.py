@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from bilevel._core import dense
 from bilevel._core.module import part
 from bilevel.hypergradients.base import Implicit, LinearSolution, upper_gradient, zeros_like
 from bilevel.problem.group import TaskView, UpperSample
@@ -38,4 +38,4 @@ class Exact(Implicit):
         flat, unravel = ravel_pytree(y)
         hessian = jax.hessian(lambda flat: task.lower(x, unravel(flat), sample.lower))(flat)
         right, _ = ravel_pytree(upper_gradient(task, x, y, sample))
-        return LinearSolution(unravel(jnp.linalg.solve(hessian, right)))
+        return LinearSolution(unravel(dense.solve(hessian, right)))

@@ -34,7 +34,7 @@ from bilevel._core.schedules import Rate, rate_at
 from bilevel.hypergradients import Direct
 from bilevel.oracles.lower import lower_gradients
 from bilevel.oracles.upper import Upper
-from bilevel.problem.per_task import PerTask
+from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
 from bilevel.rates import Measured
 from bilevel.rates.base import Rates
@@ -43,7 +43,7 @@ from bilevel.solvers._base.bilevel import BilevelSolver, MovedLower
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.checks import check_memory
 from bilevel.solvers._base.linear_system import rows_of_g
-from bilevel.solvers._base.matrices import along, implicit_term, one_by_one, positive, seconds
+from bilevel.solvers._base.matrices import along, implicit_term, positive, seconds
 from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
@@ -122,7 +122,7 @@ class STABLE(BilevelSolver):
         old = seconds(problem, state.memory.x, state.memory.y, rows)
         keep = 1 - rate_at(self.momentum, state.step)
         matrices = jax.tree.map(lambda n, k, o: n + (keep * (k - o)).astype(n.dtype), new, state.memory.second, old)
-        matrices = one_by_one(lambda s: s._replace(A=positive(s.A, self.floor)), matrices)  # (1)
+        matrices = for_tasks(lambda s: s._replace(A=positive(s.A, self.floor)), matrices)  # (1)
         seen = Upper(problem, self.estimator).direction(self.point(state), samples)
         implicit = implicit_term(problem, state, matrices, samples)
         seen = seen._replace(direction=optax.tree.sub(seen.direction, implicit))
@@ -130,5 +130,5 @@ class STABLE(BilevelSolver):
         moved = MovedLower(*self.move_lower(state.y, state.lower, u, rate), rate, rates)
         after, info = self.finish(problem, state, moved, seen)  # (2), (4)
         shift = optax.tree.sub(after.x, state.x)
-        y = optax.tree.sub(after.y, one_by_one(lambda s, y: along(s, shift, y), matrices, state.y))  # (3)
+        y = optax.tree.sub(after.y, for_tasks(lambda s, y: along(s, shift, y), matrices, state.y))  # (3)
         return after._replace(y=y, memory=Kept(matrices, state.x, state.y)), info

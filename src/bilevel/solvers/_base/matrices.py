@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from bilevel._core import dense
 from bilevel._core.derivatives import Second, second
 from bilevel.hypergradients.base import upper_gradient
 from bilevel.problem.group import TaskView, UpperSample
-from bilevel.problem.per_task import PerTask, for_groups, for_tasks
+from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
 from bilevel.solvers._base.state import State
@@ -19,18 +20,9 @@ from bilevel.solvers._base.state import State
 
 def positive(A: jax.Array, floor: float) -> jax.Array:
     """The nearest symmetric matrix without curvatures below `floor` times the largest."""
-    values, vectors = jnp.linalg.eigh((A + A.T) / 2)
+    values, vectors = dense.eigh((A + A.T) / 2)
     values = jnp.maximum(values, jnp.asarray(floor, A.dtype) * jnp.max(jnp.abs(values)))
     return (vectors * values[None]) @ vectors.T
-
-
-def one_by_one(function: Any, *values: PerTask[Any]) -> PerTask[Any]:
-    """`for_tasks`, one task after the other.
-
-    Factorisations that are batched over tasks run in the threads of the program itself, where those of two programs at
-    once deadlock on a CPU.
-    """
-    return for_groups(lambda *own: jax.lax.map(lambda row: function(*row), own), *values)
 
 
 def seconds(problem: Problem, x: Any, y: PerTask[Any], rows: PerTask[Sample]) -> PerTask[Second]:
@@ -44,7 +36,7 @@ def implicit_term(problem: Problem, state: State, matrices: PerTask[Second], sam
     def right(task: TaskView, y: Any, sample: UpperSample) -> jax.Array:
         return ravel_pytree(upper_gradient(task, state.x, y, sample))[0]
 
-    v = one_by_one(lambda s, b: jnp.linalg.solve(s.A, b), matrices, problem.each(right, state.y, samples))
+    v = for_tasks(lambda s, b: dense.solve(s.A, b), matrices, problem.each(right, state.y, samples))
 
     def weighted(matrices: Second, v: jax.Array, weight: jax.Array) -> Any:
         v = weight.astype(v.dtype) * v
@@ -59,4 +51,4 @@ def along(second: Second, move: Any, y: Any) -> Any:
     """A^^-1 J^' (move of x), as y is shaped."""
     flat, unravel = ravel_pytree(y)
     change = sum(jnp.tensordot(J, m, m.ndim) for J, m in zip(*map(jax.tree.leaves, (second.J, move)), strict=True))
-    return unravel(jnp.linalg.solve(second.A, jnp.asarray(change, flat.dtype)))
+    return unravel(dense.solve(second.A, jnp.asarray(change, flat.dtype)))
