@@ -1,6 +1,7 @@
 """Calls counted by running steps: known counts, and steps that counting does not change."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 
 import bilevel as bl
 from bilevel._cost import catalogue
-from bilevel._cost.counting import Tally, counted, counted_problem
+from bilevel._cost.counting import Tally, _fingerprint, counted, counted_problem
 from bilevel._cost.given_rates import with_rates
 from bilevel.hypergradients import ConjugateGradient, Direct, Exact, Neumann, Penalty, Tracked, Unrolled
 from bilevel.oracles.lower import Replay, draw_steps, lower_gradients, steps_of
@@ -260,3 +261,10 @@ def test_a_cost_in_words():
 def test_bad_input_is_named(arguments, error, said):
     with pytest.raises(error, match=said):
         bl.cost(*arguments)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_every_small_sample_is_told_from_the_others(size):
+    rows = np.array(list(itertools.product(range(6), repeat=size)))
+    told = np.asarray(jax.vmap(_fingerprint)(rows))
+    assert len(np.unique(told)) == len(rows)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from bilevel._studies.statistics import Interval, interval, slope
+from bilevel._studies.statistics import Interval, interval, slope, variance_ratio
 
 
 def test_the_interval_is_student_s():
@@ -39,3 +39,18 @@ def test_how_many_trials_would_decide():
     assert found.trials_to(0.5) == 40
     assert found.trials_to(0.0) is None
     assert found.trials_to_decide(-0.75, 5.0) == 160
+
+
+def test_the_ratio_of_variances_is_1_where_sums_and_differences_are_uncorrelated():
+    """Pitman's and Morgan's test: the interval excludes 1 exactly where that correlation is significant."""
+    generator = np.random.default_rng(0)
+    verdicts = []
+    for _ in range(200):
+        first = generator.normal(size=12)
+        second = 0.7 * first + 0.4 * generator.normal(size=12)
+        found = variance_ratio(first, second)
+        significant = scipy.stats.pearsonr(first + second, first - second).pvalue < 0.05
+        verdicts.append(significant)
+        assert significant == (not found.low <= 1 <= found.high)
+        assert found.mean == pytest.approx(second.var(ddof=1) / first.var(ddof=1))
+    assert 0 < sum(verdicts) < 200

@@ -59,6 +59,24 @@ def interval(values: np.ndarray, confidence: float = CONFIDENCE) -> Interval:
     return Interval(float(known.mean()), float(known.mean() - reach), float(known.mean() + reach), n)
 
 
+def variance_ratio(first: np.ndarray, second: np.ndarray, confidence: float = CONFIDENCE) -> Interval:
+    """The variance of `second` over that of `first`, paired by trial, and its interval.
+
+    References: Pitman, "A note on normal correlation", Biometrika 1939; Morgan, "A test for the significance of the
+    difference between the two variances in a sample from a normal bivariate population", Biometrika 1939.
+    """
+    from scipy.stats import t
+
+    n = len(first)
+    ratio = float(np.var(second) / np.var(first)) if n > 1 else float("nan")
+    if n < 3:
+        return Interval(ratio, 0.0, np.inf, n)
+    shared = np.corrcoef(first, second)[0, 1] ** 2
+    k = 1 + 2 * (1 - shared) * float(t.ppf(0.5 + confidence / 2, n - 2)) ** 2 / (n - 2)
+    wide = k + (k**2 - 1) ** 0.5
+    return Interval(ratio, ratio / wide, ratio * wide, n)
+
+
 def slope(x: np.ndarray, y: np.ndarray) -> float:
     """The exponent p of the power law y ~ x^p, by least squares of the logarithms."""
     known = (x > 0) & (y > 0) & np.isfinite(y)

@@ -10,7 +10,7 @@ import numpy as np
 from bilevel._studies import measures
 from bilevel._studies.experiment import Experiment
 from bilevel._studies.records import Record
-from bilevel._studies.statistics import HOLDS, INCONCLUSIVE, REFUTED, Interval, interval, slope
+from bilevel._studies.statistics import HOLDS, INCONCLUSIVE, REFUTED, Interval, interval, slope, variance_ratio
 
 NONE = "no runs"
 CONFIDENCE = 0.9875  # an interval is looked at four times at most, as trials are added: together 95 %
@@ -128,18 +128,19 @@ def steadier(small: Experiment, large: Experiment) -> Test:
 
 
 def spread_less(small: Experiment, large: Experiment) -> Test:
-    """Trials with large batches lie closer together at the end, as standard deviations over trials have it."""
+    """The losses of trials with large batches have a smaller variance at the end.
+
+    Every trial draws other tasks, which move the losses with either batch: the pairs are correlated.
+    """
 
     def test(runs: Runs) -> Evidence:
         a, b = _paired(runs, small, large, measures.final)
-        if len(a) < 2:
+        if len(a) < 3:
             return MISSING
-        # Every trial draws other tasks: what the tasks do to both is no spread of the batches.
-        residuals = [np.abs(ends - np.median(ends)) for ends in (a, b)]
-        difference = interval(residuals[1] - residuals[0], CONFIDENCE)
+        ratio = variance_ratio(a, b, CONFIDENCE)
         text = f"standard deviation over trials {a.std(ddof=1):.3g} with 8, {b.std(ddof=1):.3g} with 128"
-        text = f"{text}; difference of the mean distances to the median {difference.text(4, '+')}"
-        return _within(text, difference, -np.inf, 0.0, len(a))
+        logs = Interval(np.log(ratio.mean), np.log(ratio.low), np.log(ratio.high), ratio.trials)
+        return _within(f"{text}; ratio of the variances {ratio.text(2)}", logs, -np.inf, 0.0, len(a))
 
     return test
 

@@ -44,7 +44,6 @@ ours = described.replace(hypergradient=Tracked(0.01))
 published = ScriptDescent(0.01, 0.01, 0.3, lower_steps=2, decay=1e-4, upper_penalty=1e-4)
 other = published.replace(lower_steps=4, upper_penalty=0.0, patience=10, factor=0.8)
 
-RESIDUAL = ProximalResidual(rho=100.0)
 FASHION = Experiment(
     name="fashion",
     title="FashionMNIST, ten pairs of classes share a layer",
@@ -57,5 +56,5 @@ FASHION = Experiment(
     },
     steps=10_000,
     require=images,
-    probe={"described": RESIDUAL, "published": ScriptDirection(published), "ours": RESIDUAL},
+    probe={"described": ProximalResidual(), "published": ScriptDirection(published), "ours": ProximalResidual()},
 )

@@ -37,10 +37,11 @@ MOVES = 20
 class ProximalResidual:
     """rho^2 |x_hat - x|^2; NaN where a lower problem could not be solved or x_hat not be found.
 
-    x_hat is the fixed point of u -> proj_X (x - grad F(u) / rho), a contraction where rho is above F's curvature.
+    x_hat is the fixed point of u -> proj_X (x - grad F(u) / rho), a contraction where rho is above F's curvature: 100 is
+    about that curvature on FashionMNIST, with 1,000 two or three moves are enough.
     """
 
-    rho: float
+    rho: float = 1000.0
 
     def __call__(self, problem: Problem, point: Point) -> float:
         """At one point."""
