@@ -37,8 +37,8 @@ MOVES = 20
 class ProximalResidual:
     """rho^2 |x_hat - x|^2; NaN where a lower problem could not be solved or x_hat not be found.
 
-    x_hat is the fixed point of u -> proj_X (x - grad F(u) / rho), a contraction where rho is above F's curvature: 100 is
-    about that curvature on FashionMNIST, with 1,000 two or three moves are enough.
+    x_hat is the fixed point of u -> proj_X (x - grad F(u) / rho), a contraction where rho is above F's curvature. On
+    FashionMNIST that is about 100; with 1,000 two or three moves are enough.
     """
 
     rho: float = 1000.0
