@@ -14,6 +14,8 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from paper_changes import changed
+
 from bilevel._studies import measures
 from bilevel._studies.experiment import SEEDS, Experiment
 from bilevel._studies.record_files import RecordFiles
@@ -152,6 +154,7 @@ def fields(records: RecordFiles) -> dict[str, str]:
     return named | {
         "VERDICTS": verdicts(found) + missing(records),
         "CLAIMS": markdown(found),
+        "CHANGED": table(["figure", "claim", "variant", "then", "now", "why"], changed(found)),
         "PARTS": parts(records),
         "ENDS": ends(records),
         "TIMES": times(records),

@@ -53,6 +53,13 @@ def test_every_mark_of_the_text_is_filled_from_the_runs(maker, records):
         assert f"figures/figure-{name}.png" in page
 
 
+def test_verdicts_that_changed_are_listed_and_others_are_not(maker, records):
+    """In these runs min-max always lowers the loss."""
+    rows = maker.fields(records)["CHANGED"]
+    assert "| min-max lowers the worst test loss (Letter) | ours | inconclusive | holds |" in rows
+    assert "min-max lowers the worst validation loss (FashionMNIST)" not in rows
+
+
 def test_a_page_that_is_not_finished_says_so(maker, records):
     assert "Unfinished" in maker.fields(records)["VERDICTS"]  # four trials of ten
     assert "fashion (described: 6)" in maker.fields(records)["VERDICTS"]
