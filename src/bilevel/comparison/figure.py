@@ -127,9 +127,8 @@ def _line(candidate: Candidate, unit: str, rank: int | None, curve: Curve) -> Li
         steps, values = over_steps(runs, [run["worst"] for run in runs])
         runs = [Record({"step": steps, "worst": spread(values)[0]})]
     colour = BLACK if rank is None else _COLOURS[rank] if rank < COLOURED else PALE
-    return Line(
-        candidate.name, runs, lambda run: run["worst"], colour, MARKERS[0], "test" if rank is None else "validation"
-    )
+    look = "test" if rank is None else "validation"
+    return Line(candidate.name, runs, lambda run: run["worst"], colour, MARKERS[0], look)
 
 
 def _gap(record: Record, curve: Curve) -> np.ndarray:

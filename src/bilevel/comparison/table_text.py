@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bilevel.comparison.table import Row
+from bilevel.comparison.tuning import AUTOMATIC
 
 WORST = {"worst_selection": "worst sel.", "worst_test": "worst test", "worst_validation": "worst val."}
 RANKED_BY = {
@@ -76,9 +77,7 @@ def _costs(goal: str) -> list[Column]:
 def _notes(rows: Sequence[Row]) -> list[str]:
     """What the ranks are by, who ties, and rates at an edge of the grid."""
     lines = [f"Ranked by {RANKED_BY[str(rows[0]['ranked_by'])]}."]
-    tied = [
-        str(row["solver"]) + ", automatic" * (row["rates"] == "automatic") for row in rows if row["ties_with_first"]
-    ]
+    tied = [f"{row['solver']}{', automatic' * (row['rates'] == AUTOMATIC)}" for row in rows if row["ties_with_first"]]
     if len(tied) > 1:
         lines.append(f"Tie for the first place (the same place, or intervals that overlap): {'; '.join(tied)}.")
     edges = {f"{row['solver']}: {row['at_edge']}" for row in rows if row["at_edge"]}
