@@ -87,5 +87,5 @@ def _task(
     signs = np.where(labels == first, -1, 1).astype(np.float32)
     train, validation, test = np.split(rows, [int(0.6 * len(rows)), int(0.8 * len(rows))])
     train, held_out = np.split(train, [len(train) - int(selection * len(train))])
-    parts = {"train": train, "validation": validation, "selection": held_out, "test": test}
-    return Task(**{role: (features[part], signs[part]) for role, part in parts.items() if len(part)}, name=pair)
+    parts = [(features[part], signs[part]) for part in (train, validation, test)]
+    return Task(*parts, name=pair, selection=(features[held_out], signs[held_out]) if len(held_out) else None)

@@ -89,7 +89,7 @@ def _shares(given: Mapping[str, float]) -> Shares:
     for name, share in given.items():
         values.number(name, share, least=0, of="split")
     exact = {name: Fraction(str(float(share))) for name, share in given.items()}
-    train = 1 - sum(exact.values())
+    train = 1 - sum(exact.values(), Fraction(0))
     if train <= 0 or exact["validation"] == 0:
         shown = ", ".join(f"{name}={share:g}" for name, share in given.items())
         raise ValueError(f"split({shown}): it needs a share of validation rows, and shares below 1 in all.")
@@ -157,10 +157,10 @@ def _parts(
     labels = classes.tolist()
     own: dict[Any, list[int]] = {label: [] for label in labels}  # in the order of the task's own rows
     for i in generator.permutation(len(index)).tolist():
-        own[labels[i]].append(index[i])
+        own[labels[i]].append(int(index[i]))
     sizes = [len(rows) for rows in own.values()]
     counts = _filled(allot(sizes, list(shares.values())), np.outer(sizes, [float(s) for s in shares.values()]))
-    cut = [np.split(rows, np.cumsum(number)[:-1]) for rows, number in zip(own.values(), counts, strict=True)]
+    cut = [np.split(np.array(rows), np.cumsum(number)[:-1]) for rows, number in zip(own.values(), counts, strict=True)]
     return {role: np.concatenate([pieces[i] for pieces in cut]) for i, role in enumerate(shares)}
 
 
