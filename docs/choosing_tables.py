@@ -42,11 +42,16 @@ def called(row: Row) -> str:
     return row["solver"] + (", automatic" if row["rates"] == "automatic" else "")
 
 
-def rank(row: Row) -> str:
-    """A rank and its interval."""
-    if math.isnan(float(row["rank_low"])):
-        return number(row["rank"])
-    return f"{float(row['rank']):.0f} [{float(row['rank_low']):.0f}, {float(row['rank_high']):.0f}]"
+def rank(row: Row, of: str = "rank") -> str:
+    """A rank and its interval; "test_rank" is that by test rows."""
+    if math.isnan(float(row[f"{of}_low"])):
+        return number(row[of])
+    return f"{float(row[of]):.0f} [{float(row[f'{of}_low']):.0f}, {float(row[f'{of}_high']):.0f}]"
+
+
+def by_selection(rows: Sequence[Row]) -> bool:
+    """Whether solvers are ranked by selection rows, so that their ranks by test rows are others."""
+    return rows[0]["ranked_by"] == "worst_selection"
 
 
 def rank_everywhere(problems: Problems, solver: str) -> str:
@@ -64,14 +69,19 @@ def ranked(rows: Sequence[Row]) -> int:
 
 def results(rows: Sequence[Row]) -> str:
     """All that was measured on one problem."""
-    head = ["rank", "solver", "rates x, y, weights", "worst test", "worst validation", "mean validation", "steps"]
+    selected = by_selection(rows)
+    head = ["rank", "solver", "rates x, y, weights", *["worst selection"] * selected, "worst test"]
+    head += [*["rank by test", "worst test at `best`"] * selected, "worst validation", "mean validation", "steps"]
     head += ["calls", "calls to target", "seconds to target", "reached it", "state, MB", "diverged"]
     lines = [
         [
             rank(row),
             row["solver"],
             row["rates"] + (f" ({row['at_edge']} tried)" if row["at_edge"] else ""),
-            *(spread(row, name) for name in ("worst_test", "worst_validation")),
+            *[spread(row, "worst_selection")] * selected,
+            spread(row, "worst_test"),
+            *[rank(row, "test_rank"), spread(row, "worst_test_at_best")] * selected,
+            spread(row, "worst_validation"),
             *(number(row[name]) for name in ("mean_validation", "steps", "calls", "calls_to_target")),
             *(number(row["seconds_to_target"]), share(row["reached_target"]), number(row["state_megabytes"])),
             share(row["diverged"]),
@@ -100,12 +110,14 @@ def ranks(problems: Problems) -> str:
         parts = [float(rows[solver]["rank"]) / len(rows) for rows in places.values() if solver in rows]
         return sum(parts) / len(parts)
 
-    lines = [
-        [solver, *(rank(rows[solver]) if solver in rows else "-" for rows in places.values())]
-        for solver in sorted(solvers, key=part)
-    ]
-    by = ["worst test" if rows[0]["ranked_by"] == "worst_test" else "worst validation" for rows in problems.values()]
-    return table(["solver", *(f"{name}, by {how}" for name, how in zip(problems, by, strict=True))], lines)
+    columns = {(name, rows[0]["ranked_by"]): "rank" for name, rows in problems.items()}
+    columns |= {(name, "worst_test"): "test_rank" for name, rows in problems.items() if by_selection(rows)}
+    order = sorted(columns, key=lambda column: list(problems).index(column[0]))  # both of a problem side by side
+    lines = []
+    for solver in sorted(solvers, key=part):
+        own = [rank(places[n][solver], columns[n, by]) if solver in places[n] else "-" for n, by in order]
+        lines.append([solver, *own])
+    return table(["solver", *(f"{name}, by {by.replace('_', ' ')}" for name, by in order)], lines)
 
 
 def to_the_papers_end(problems: Problems) -> str:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
     from bilevel._run.solving import solve
     from bilevel.comparison.compare import Comparison, compare
     from bilevel.comparison.tuning import Grid
+    from bilevel.datasets.splitting import split
     from bilevel.diagnostics import adapt, certify, check_hypergradient, check_problem, check_result
     from bilevel.problem import minmax
     from bilevel.problem.minmax import MinMaxProblem
@@ -62,6 +63,7 @@ _NAMES = {
     "bilevel._run.solving": "solve",
     "bilevel.comparison.compare": "Comparison compare",
     "bilevel.comparison.tuning": "Grid",
+    "bilevel.datasets.splitting": "split",
     "bilevel.diagnostics": "adapt certify check_hypergradient check_problem check_result",
     "bilevel.problem.minmax": "MinMaxProblem",
     "bilevel.problem.multiblock": "MultiBlockProblem",
@@ -150,6 +152,7 @@ __all__ = [
     "rules",
     "solve",
     "solvers",
+    "split",
     "testing",
     "theory",
     "trackers",

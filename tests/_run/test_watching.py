@@ -224,3 +224,11 @@ def test_a_lock_that_is_listed_is_not_touched(tmp_path, monkeypatch):
             pytest.skip("this kernel does not list locks")
         monkeypatch.setattr(fcntl, "flock", None)
         assert is_held(path) is True
+
+
+def test_the_best_evaluation_is_that_of_the_selection_rows_where_there_are_any(tmp_path):
+    losses = [(9.0, 5.0), (6.0, 2.0), (3.0, 4.0)]
+    seen = [evaluation(10 * k, worst, **{"selection/worst": held}) for k, (worst, held) in enumerate(losses)]
+    write(tmp_path, START, *seen)
+    best = WatchedRun(tmp_path).poll().best
+    assert (best.step, best.worst, best.selection) == (10, 6.0, 2.0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import bilevel as bl
 from bilevel._studies.experiment import Experiment
 from bilevel._studies.record_files import LARGEST, RecordFiles
-from bilevel._studies.records import COLUMNS, Record
+from bilevel._studies.records import COLUMNS, LATER, Record
 
 METHODS = {"min-max": bl.MORBiT()}
 SMALL = Experiment(
@@ -141,3 +141,11 @@ def test_facts_and_times_come_back(records, tmp_path):
     records.note_time("small", "described", 4, 2.4, 0)
     row = {"experiment": "small", "variant": "described", "runs": "4", "seconds": "2", "diverged": "0"}
     assert records.times() == [row]
+
+
+def test_a_run_of_a_version_without_selection_rows_is_read(records, file):
+    places = [i for i, name in enumerate(COLUMNS) if name not in LATER]
+    lines(file, lambda a: [",".join(line.rstrip("\n").split(",")[i] for i in places) + "\n" for line in a])
+    [found] = read(records).values()
+    assert all(np.isnan(found[name]).all() for name in LATER)
+    assert all(np.array_equal(found[name], np.arange(3.0)) for name in COLUMNS if name not in LATER)

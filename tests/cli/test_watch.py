@@ -275,3 +275,14 @@ def test_a_command_without_a_run_under_way_says_where_its_runs_are(tmp_path):
     for folder in (tmp_path, tmp_path / "ball"):
         text = " ".join(text_of(folder).split())
         assert "none of its runs is under way. Those that are finished lie below it, in seed-N.csv" in text
+
+
+def test_selection_losses_are_shown_and_the_best_is_theirs(tmp_path):
+    run(tmp_path).close()
+    lines = [json.loads(line) for line in (tmp_path / "progress.jsonl").read_text().splitlines()]
+    for k, line in enumerate(line for line in lines if line["event"] == "evaluation"):
+        line["selection/worst"] = 1.0 + abs(k - 12)
+    (tmp_path / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shown = text_of(tmp_path)
+    [row] = [line.split() for line in shown.splitlines() if line.startswith("selection worst")]
+    assert row == ["selection", "worst", "18", "1", "1,200", "13"]  # now, best, at step, at the start

@@ -231,3 +231,39 @@ def test_sinusoids_are_learned_and_equal_arguments_compile_once():
     solver = bl.MORBiT(0.007, 0.005, bl.hypergradients.Unrolled(), bl.weightings.SimplexAscent(0.003, pull=3.0))
     result = bl.solve(ready.problem, solver, ready.x, steps=2000, progress=False)
     assert result.average.worst < 0.9 * result.history.worst[0]
+
+
+# ---------------------------------------------------------------- rows for selection
+
+
+@pytest.mark.parametrize("rows", [None, 200])
+def test_letters_hold_out_training_rows_and_leave_the_others_as_they_are(rows):
+    for plain, held in zip(letter_pairs(3, 5, rows=rows), letter_pairs(3, 5, rows=rows, selection=0.25), strict=True):
+        assert plain.selection is None
+        for role in ("validation", "test"):
+            assert jax.tree.all(jax.tree.map(np.array_equal, getattr(plain, role), getattr(held, role)))
+        joined = [np.concatenate(pair) for pair in zip(held.train, held.selection, strict=True)]
+        assert jax.tree.all(jax.tree.map(np.array_equal, list(plain.train), joined))
+        assert len(held.selection[1]) == len(plain.train[1]) // 4
+
+
+def test_fashion_holds_out_training_rows_and_leaves_the_others_as_they_are(likeness):
+    data = module_function(likeness.write(likeness.path / "own"))
+    pairs = [(0, 1), (2, 3)]
+    for plain, held in zip(
+        fashion_pairs(pairs, 5, data=data), fashion_pairs(pairs, 5, data=data, selection=0.2), strict=True
+    ):
+        assert plain.selection is None
+        for role in ("validation", "test"):
+            assert jax.tree.all(jax.tree.map(np.array_equal, getattr(plain, role), getattr(held, role)))
+        images = [*held.train[0].tolist(), *held.selection[0].tolist()]
+        assert sorted(images) == sorted(plain.train[0].tolist())
+        assert len(held.selection[1]) == 8  # of 40
+    [alone] = fashion_pairs(pairs[1:], 5, data=data, selection=0.2)
+    assert jax.tree.all(jax.tree.map(np.array_equal, alone.selection, held.selection))  # whatever other pairs there are
+
+
+@pytest.mark.parametrize("make", [letter_pairs, fashion_pairs])
+def test_a_share_that_leaves_nothing_to_train_is_refused(make):
+    with pytest.raises(ValueError, match=r"selection=1\.0"):
+        make(selection=1.0)

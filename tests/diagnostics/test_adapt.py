@@ -1,5 +1,7 @@
 """Unseen tasks: y reaches y* with x held fixed, by the steps that were asked for."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -100,6 +102,13 @@ def test_stacks_and_single_tasks():
     single = bl.adapt(WHOLE, X, bl.Task(rows(2, 4), rows(4, 4), y=jnp.ones(2), name="two"), steps=5, lower_lr=0.1)
     np.testing.assert_allclose(single.y["two"], both.y["two"], rtol=0, atol=1e-14)
     assert both.test_losses is None
+
+
+def test_rows_for_selection_do_nothing():
+    """There is nothing to select, so that one task may have them and others not."""
+    held = [dataclasses.replace(UNSEEN[0], selection=rows(7, 3)), *UNSEEN[1:]]
+    own, plain = [bl.adapt(WHOLE, X, tasks, y=Y, steps=5) for tasks in (held, UNSEEN)]
+    np.testing.assert_array_equal(own.losses, plain.losses)
 
 
 def test_a_task_needs_no_validation_rows():

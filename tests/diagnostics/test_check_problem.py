@@ -97,6 +97,26 @@ def test_ragged_tasks_and_generators_are_healthy():
 # ---------------------------------------------------------------- values
 
 
+def test_rows_for_selection_are_looked_at_too():
+    held_out = {name: {"selection": rows(20)} for name in "abc"}
+    report = check(tasks(**held_out | {"b": {"selection": spoilt(3)}}))
+    assert said(report)[0].startswith("task 'b': its selection data has NaN or infinity (['target']: 1 of 4 numbers")
+    narrow = {"selection": {**rows(20), "input": rows(20)["input"][:, :1]}}
+    (failed,) = said(check(tasks(a=narrow, b=narrow, c=narrow)))
+    assert failed.startswith("upper(x, y, batch) on selection rows of task 'a' fails with x = ")
+
+
+@pytest.mark.parametrize("role", ["selection", "test"])
+def test_held_out_rows_of_different_numbers_need_means_over_rows(role):
+    """Their losses are masked means, as those of ragged validation rows are."""
+    of_unequal = {name: {role: rows(20, 4 + i)} for i, name in enumerate("abc")}
+    total = lambda x, y, batch: batch["target"].size * fit(y, batch)  # noqa: E731
+    (found,) = check(tasks(**of_unequal), upper=total).findings
+    assert "is not a mean over the rows of its batch" in str(found)
+    assert "tasks with different numbers of rows need means" in str(found)
+    assert found.fault
+
+
 def test_every_task_with_nan_is_named():
     report = check(tasks(a={"train": spoilt(0)}, c={"validation": spoilt(1), "test": None}))
     assert not report.ok

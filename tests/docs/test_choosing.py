@@ -30,12 +30,13 @@ def test_the_head_has_no_figure_of_its_own():
     assert re.findall(r"\S*\d\S*", prose) == []
 
 
-def candidate(name, rates, validation, test, edges=()):
+def candidate(name, rates, validation, test, edges=(), selection=None):
     runs = {
         seed: Record(
             {"step": np.array([0.0, 10.0])}
             | {f"{what}_validation": np.array([9.0, loss]) for what in ("worst", "mean")}
             | {f"{what}_test": np.array([9.0, loss + test]) for what in ("worst", "mean")}
+            | ({} if selection is None else {f"{w}_selection": np.array([9.0, selection]) for w in ("worst", "mean")})
         )
         for seed, loss in enumerate(validation)
     }
@@ -85,6 +86,22 @@ def test_tables_say_ranks_edges_divergence_and_twins(make):
     assert re.search(r"\| SOBA \| 1 0.1 0.1 \| diverged \| diverged \|.* 50% \|$", results, re.MULTILINE)
     assert make.tables.one_program(rows) == "One program under two names here: MORBiT and TTSA."
     assert "| TTSA | 2 [2, 2] |" in make.tables.ranks({"letter": rows})  # ties share their place
+
+
+def test_where_there_are_selection_rows_both_ranks_are_in_the_tables(make):
+    """MORBiT is ahead by selection rows and behind by test rows."""
+    own = [
+        candidate("MORBiT", "1 0.1 0.1", (2.0, 2.2), 0.5, selection=1.0),
+        candidate("Tandem", "automatic", (1.0, 1.2), 0.5, selection=3.0),
+    ]
+    rows = bl.Comparison("t", own, {}, 2.0).table()
+    assert "| rank | solver | rates x, y, weights | worst selection | worst test | rank by test |" in (
+        make.tables.results(rows)
+    )
+    assert "| 1 [1, 1] | MORBiT | 1 0.1 0.1 | 1 ± 0 | 2.6 ± 0.14 | 2 [2, 2] | 2.6 ± 0.14 |" in make.tables.results(rows)
+    both = make.tables.ranks({"letter": rows, "noisy-ball": comparison().table()})
+    assert "| solver | letter, by worst selection | letter, by worst test | noisy-ball, by worst test |" in both
+    assert "| MORBiT | 1 [1, 1] | 2 [2, 2] | 2 [2, 2] |" in both
 
 
 def test_rates_that_fall_do_so_linearly_and_to_zero(make):

@@ -13,6 +13,7 @@ import pytest
 import bilevel as bl
 from bilevel._core.schedules import Power
 from bilevel.problem.minmax import Adapted
+from bilevel.problem.task import ROLES
 from bilevel.problems.closed_form import CENTRES
 from bilevel.problems.single_level import distance
 from bilevel.solvers._base.chosen import Chosen
@@ -296,9 +297,10 @@ def mixed_problem(batch, objective):
 
     generator = np.random.default_rng(0)
     rows = lambda m: generator.normal(size=(m, 2))  # noqa: E731
-    tasks = [bl.Task(rows(m), rows(7), test=rows(5), upper=f) for m, f in ((6, None), (8, absolute), (9, None))]
+    own = ((6, None), (8, absolute), (9, None))
+    tasks = [bl.Task(rows(m), rows(7), selection=rows(4), test=rows(5), upper=f) for m, f in own]
     source = bl.Generator(draw, jnp.array([1.0, 2.0]))
-    tasks.append(bl.Task(source, source, test=source))
+    tasks.append(bl.Task(source, source, selection=source, test=source))
     return bl.MinMaxProblem(distance, tasks, batch=batch, objective=objective)
 
 
@@ -316,12 +318,23 @@ def test_ragged_tasks_groups_and_generators(name, objective):
 
 def test_losses_are_evaluated_after_adapting_on_all_training_rows():
     problem, x = mixed_problem(4, Adapted(0.1)), jnp.array([3.0, -3.0])
-    train, validation, test = (getattr(problem.groups[0], role).task(1) for role in ("train", "validation", "test"))
+    train, validation, selection, test = (getattr(problem.groups[0], role).task(1) for role in ROLES)
     moved = x - 0.1 * (x - train.mean(axis=0))
     y = problem.starting_y(None, jax.random.key(0))
-    seen, held_out = jax.jit(lambda: (problem.validation_losses(x, y), problem.test_losses(x, y)))()
-    np.testing.assert_allclose(seen[2], distance(moved, validation), rtol=1e-12)
-    np.testing.assert_allclose(held_out[2], distance(moved, test), rtol=1e-12)
+    found = jax.jit(lambda: [getattr(problem, f"{role}_losses")(x, y) for role in ROLES[1:]])()
+    for losses, rows in zip(found, (validation, selection, test), strict=True):
+        np.testing.assert_allclose(losses[2], distance(moved, rows), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("objective", "fitted"), [(bl.minmax.Plain(), False), (Adapted(0.1), True)])
+def test_a_summary_does_not_say_that_x_was_fitted_to_rows_that_it_never_saw(objective, fitted, tmp_path):
+    """`Plain` minimises losses on training rows."""
+    problem = bl.MinMaxProblem(distance, [bl.Task(jnp.ones((3, 2)), jnp.zeros((2, 2)))], objective=objective)
+    result = bl.solve(problem, bl.GDA(0.1, ASCENT), jnp.array([3.0, -3.0]), steps=2, every=1, progress=False)
+    assert ("on rows that x was fitted to" in result.summary()) == fitted
+    assert "best has the lowest worst validation loss of 3 evaluations" in result.summary()
+    result.save(tmp_path / "r")
+    assert bl.load(tmp_path / "r").summary() == result.summary()
 
 
 def test_a_result_can_be_shown_kept_and_tabulated(tmp_path):

@@ -1,5 +1,6 @@
 """Multi-block min-max bilevel problems: the closed form, the order of the updates, blocks drawn at random, AUC."""
 
+import dataclasses
 import functools
 import re
 
@@ -145,6 +146,18 @@ def test_a_result_can_be_shown_kept_and_tabulated(tmp_path):
     assert again.summary() == result.summary()
     np.testing.assert_array_equal(again.y["task 0"]["dual"], result.y["task 0"].dual)
     assert len(result.to_dataframe()) == 2 * result.history.evaluations
+
+
+def test_selection_losses_are_f_at_the_duals_of_that_time_and_the_best_is_the_last():
+    """Whatever the selection rows say: a loss is low where its dual is not yet at its maximum."""
+    problem = blocks()
+    (group,) = problem.groups
+    problem = problem.replace(groups=(dataclasses.replace(group, selection=group.validation),))
+    result = bl.solve(problem, SOLVER, START, steps=5, every=1, progress=False)
+    np.testing.assert_allclose(result.history.selection, result.history.validation, rtol=1e-12)
+    assert result.best_by == "last"
+    np.testing.assert_array_equal(result.best.x, result.x)
+    assert "best is the last iterate" in result.summary()
 
 
 @pytest.mark.parametrize(

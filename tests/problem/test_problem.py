@@ -522,3 +522,37 @@ def test_a_module_of_pytorch_as_x_is_refused_with_what_to_do():
     problem = bl.Problem(upper, lower, [bl.Task(np.ones(3), np.ones(3))])
     with pytest.raises(TypeError, match=r"x got Linear: .*PyTorch.*Flax NNX or Equinox.*named_parameters"):
         bl.solve(problem, bl.MORBiT(0.1, 0.1), Linear(), np.zeros(()), steps=1, progress=False)
+
+
+# ------------------------------------------------------------------ rows for selection
+
+
+def mean_of(x, y, batch):
+    return jnp.mean(batch) + 0 * x + 0 * y
+
+
+def test_all_tasks_have_rows_for_selection_or_none_has():
+    rows = jnp.ones(2)
+    with_, without = bl.Task(rows, rows, selection=rows, name="a"), bl.Task(rows, rows, name="b")
+    with pytest.raises(ValueError, match=r"1 of 2 tasks, 'b' for one, has no selection rows, and the others do"):
+        bl.Problem(mean_of, mean_of, [with_, without])
+    assert bl.Problem(mean_of, mean_of, with_).has_selection
+    problem = bl.Problem(mean_of, mean_of, without)
+    assert not problem.has_selection
+    y = problem.starting_y(jnp.array(0.0), jax.random.key(0))
+    assert problem.selection_losses(jnp.array(0.0), y) is None
+
+
+def test_positional_test_rows_stay_test_rows():
+    task = bl.Task(1, 2, 3, "name")
+    assert (task.validation, task.selection, task.test, task.name) == (2, None, 3, "name")
+
+
+def test_generators_are_evaluated_on_samples_of_their_own():
+    source = bl.Generator(lambda scale, key, size: scale * jax.random.normal(key, (size,)), jnp.array(1.0))
+    problem = bl.Problem(mean_of, mean_of, bl.Task(source, source, selection=source, test=source), None, 2, 2)
+    y = problem.starting_y(jnp.array(0.0), jax.random.key(0))
+    losses = [
+        getattr(problem, f"{role}_losses")(jnp.array(0.0), y).item() for role in ("validation", "selection", "test")
+    ]
+    assert len(set(losses)) == 3

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from bilevel.results.history import COLUMNS
-from bilevel.results.result import History
+from bilevel.results.history import COLUMNS, History
+from bilevel.results.stored_result import PER_TASK
 
 NAMES = list(COLUMNS)
 
@@ -16,7 +16,7 @@ NAMES = list(COLUMNS)
 def history():
     """Four evaluations of two tasks."""
     columns = {name: np.arange(4.0) + i for i, name in enumerate(NAMES)}
-    return History(**columns | {name: np.ones((4, 2)) for name in ("validation", "test", "weights", "lower_rate")})
+    return History(**columns | {name: np.ones((4, 2)) for name in PER_TASK})
 
 
 def test_every_column_is_an_entry_and_an_attribute(history):
@@ -28,16 +28,21 @@ def test_every_column_is_an_entry_and_an_attribute(history):
     assert history.evaluations == 4
 
 
-def test_a_column_that_is_not_there_is_absent(history):
-    assert "test" in history
-    without = dataclasses.replace(history, test=None)
-    assert "test" not in without
-    assert without.get("test") is None
-    assert list(without) == [name for name in NAMES if name != "test"]
-    with pytest.raises(
-        KeyError, match=r"the history has no column 'test'; its columns are step, seconds, validation, w"
-    ):
-        without["test"]
+@pytest.mark.parametrize("role", ["selection", "test"])
+def test_a_column_that_is_not_there_is_absent(history, role):
+    assert role in history
+    without = dataclasses.replace(history, **{role: None})
+    assert role not in without
+    assert without.get(role) is None
+    assert list(without) == [name for name in NAMES if name != role]
+    with pytest.raises(KeyError, match=rf"the history has no column '{role}'; its columns are step, seconds, valid"):
+        without[role]
+
+
+def test_the_worst_selection_loss_is_the_largest_of_the_tasks(history):
+    losses = np.array([[1.0, 3.0], [2.0, 0.0], [5.0, 4.0], [1.0, 1.0]])
+    assert dataclasses.replace(history, selection=losses).selection_worst.tolist() == [3, 2, 5, 1]
+    assert dataclasses.replace(history, selection=None).selection_worst is None
 
 
 def test_metrics_are_entries_too(history):
@@ -50,7 +55,7 @@ def test_metrics_are_entries_too(history):
 @pytest.mark.parametrize("name", ["worst", "keys", "Validation", 0, None])
 def test_only_columns_are_entries(history, name):
     assert name not in history
-    with pytest.raises(KeyError, match="its columns are step, seconds, validation, test, weights"):
+    with pytest.raises(KeyError, match="its columns are step, seconds, validation, selection, test, weights"):
         history[name]
 
 

@@ -11,9 +11,10 @@ import pytest
 from matplotlib.image import imread
 
 import bilevel as bl
+from bilevel.results.history import History
+from bilevel.results.iterate import Iterate
 from bilevel.results.plots import style
 from bilevel.results.plots.numbers import spread
-from bilevel.results.result import History, Iterate
 
 LONG = [f"{town} university hospital, ward {i}" for i, town in enumerate(["Aberdeen", "Łódź", "Hull"] * 10)]
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 import bilevel as bl
 from bilevel.problem.task_names import Names, TaskValues
 from bilevel.results.history import COLUMNS, History
-from bilevel.results.result import Iterate, Result
-from bilevel.results.stored_result import ITERATES, PER_TASK
+from bilevel.results.iterate import Iterate
+from bilevel.results.result import Result
+from bilevel.results.stored_result import BEST_BY, HELD_OUT, ITERATES, PER_TASK
 from theorems import holds, over
 
 dtypes = st.sampled_from([np.float32, np.float64, np.float16, jnp.bfloat16, jnp.float8_e4m3fn])
@@ -51,17 +52,19 @@ def results(draw):
     cut = draw(st.integers(0, n))
     groups = [np.array(ids) for ids in (order[:cut], order[cut:]) if ids]
     x, ys = draw(nodes), [draw(nodes) for _ in groups]
-    tested, metrics = draw(st.booleans()), draw(st.lists(st.text(max_size=3), max_size=2, unique=True))
+    held_out = {role for role in HELD_OUT if draw(st.booleans())}
+    metrics = draw(st.lists(st.text(max_size=3), max_size=2, unique=True))
 
     def iterate():
         stacked = tuple(built(y, random, len(ids)) for y, ids in zip(ys, groups, strict=True))
-        weights, losses, test = random.normal(size=(3, n))
+        weights, losses = random.normal(size=(2, n))
+        others = {f"{role}_losses": random.normal(size=n) if role in held_out else None for role in HELD_OUT}
         values = TaskValues(Names(names), groups, stacked)
         measured = {name: random.normal(size=n) for name in metrics}
-        return Iterate(built(x, random), values, weights, losses, test if tested else None, measured)
+        return Iterate(built(x, random), values, weights, losses, metrics=measured, **others)
 
     def column(field):
-        if field == "test" and not tested:
+        if field in HELD_OUT and field not in held_out:
             return None
         return random.normal(size=(evaluations, n) if field in PER_TASK else evaluations)
 
@@ -78,8 +81,9 @@ def results(draw):
         seconds=draw(st.floats(0, 1e9)),
         seed=draw(st.integers(0, 2**63 - 1)),
         stored=bl.results.result.Stored(
-            draw(st.none() | st.text(max_size=3)), tuple(draw(st.lists(st.text(max_size=3))))
+            draw(st.none() | st.text(max_size=3)), tuple(draw(st.lists(st.text(max_size=3)))), draw(st.booleans())
         ),
+        best_by=draw(st.sampled_from(BEST_BY)),
     )
 
 
@@ -100,11 +104,14 @@ def test_any_result_comes_back_as_it_was(tmp_path, examples):
             identical(
                 (one.x, one.y.stacked, one.weights, one.losses), (other.x, other.y.stacked, other.weights, other.losses)
             )
-            identical((one.test_losses, one.metrics), (other.test_losses, other.metrics))
+            identical(
+                (one.selection_losses, one.test_losses, one.metrics),
+                (other.selection_losses, other.test_losses, other.metrics),
+            )
             assert one.y.names == other.y.names
             assert [list(ids) for ids in one.y.ids] == [list(ids) for ids in other.y.ids]
         identical(dict(loaded.history), dict(result.history))
-        for field in ("solver", "status", "message", "steps", "seconds", "seed"):
+        for field in ("solver", "status", "message", "steps", "seconds", "seed", "best_by", "fits_validation"):
             assert getattr(loaded, field) == getattr(result, field)
         assert loaded.findings() == list(result.stored.findings)
 

@@ -23,7 +23,9 @@ from bilevel._core import array_files
 from bilevel.hypergradients import Direct
 from bilevel.problem.task_names import Names, TaskValues
 from bilevel.results import pytree_json, storage
-from bilevel.results.result import History, Iterate, Result
+from bilevel.results.history import History
+from bilevel.results.iterate import Iterate
+from bilevel.results.result import Result
 
 NAMES = ["north", "east", "süd / ~ \N{SNOWMAN}"]  # the second is alone in its group
 
@@ -167,11 +169,12 @@ def test_a_file_of_version_0_1_0_is_read():
     loaded = bl.load(Path(__file__).parent / "data" / "result-0.1.0.safetensors")
     assert loaded.summary().splitlines() == [
         "MORBiT (SimplexAscent): finished after 60 steps, 2.5 s.",
-        "iterate          worst        mean  test worst   test mean  worst task",
-        "last            1.8837      1.2544      2.9792      1.5851  north",
-        "best            1.3945      1.3861      2.3545      1.5136  north",
-        "random          2.1814      1.2598      3.3508      1.7014  north",
-        "average         1.6827      1.2842       2.725      1.5351  north",
+        "iterate          worst        mean  test worst   test mean  worst task  worst test task",
+        "last            1.8837      1.2544      2.9792      1.5851  north       north",
+        "best            1.3945      1.3861      2.3545      1.5136  north       north",
+        "random          2.1814      1.2598      3.3508      1.7014  north       north",
+        "average         1.6827      1.2842       2.725      1.5351  north       north",
+        "best has the lowest worst validation loss of 21 evaluations.",
         "largest weights: north 1.000, south 0.000",
         *(f"- {sentence}" for sentence in loaded.findings()),
     ]

@@ -9,7 +9,7 @@ import numpy as np
 
 from bilevel._run.loop import Carry, Variables
 from bilevel._run.recording import evaluate
-from bilevel._run.run import DIVERGED, Reached, Run
+from bilevel._run.run import DIVERGED, Evaluated, Reached, Run
 from bilevel.results.divergences import Divergence
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info
@@ -129,8 +129,8 @@ def _held(run: Run, reached: Reached, last: Carry) -> str:
     words = "The result holds the last finite state"
     if not run.problem.comparable_losses:
         return f"{words}."
-    worst = float(np.max(evaluate(run.problem, last.state.x, last.state.y, run.metrics).validation))
-    better = not worst <= float(np.max(reached.best.validation))  # NaN is worse than anything
+    here = Evaluated(Variables.of(last.state), *evaluate(run.problem, last.state.x, last.state.y, run.metrics))
+    better = here.chosen_by > reached.best.chosen_by
     return f"{words}; result.best is a better one, from before." if better else f"{words}."
 
 

@@ -172,7 +172,8 @@ def _decide(run: Run, lane: Reached, clock: Clock) -> Reached:
     if not lane.running:
         return _timed(lane, clock)
     if run.patience is not None and lane.since_best >= run.patience:
-        return lane.ended(STOPPED, f"Stopped because there was no improvement in {run.patience} evaluations.")
+        said = f"Stopped because there was no improvement in {run.patience} evaluations"
+        return lane.ended(STOPPED, f"{said} of the worst {run.best_by} loss.")
     return lane.ended(FINISHED) if lane.step == run.steps else lane
 
 

@@ -16,7 +16,7 @@ from bilevel.results.history import COLUMNS
 
 Metric = Callable[[Any, Any, Any], jax.Array]
 Metrics = tuple[tuple[str, Metric], ...]  # names and functions; hashable, as they are part of what is compiled
-ROLES = ("validation", "test")
+ROLES = ("validation", "selection", "test")
 
 
 def read(metrics: Mapping[str, Metric] | None, problem: BaseProblem) -> Metrics:
@@ -50,12 +50,13 @@ def check(metrics: Metrics, problem: BaseProblem, x: Any, y: PerTask[Any]) -> No
 
 
 def measure(metrics: Metrics, problem: BaseProblem, x: Any, y: PerTask[Any]) -> dict[str, jax.Array]:
-    """Every metric on all validation and all test data, one number a task: "validation accuracy", "test accuracy"."""
-    roles = ROLES if problem.has_test else ROLES[:1]
+    """Every metric on all the data of each role, one number a task: "validation accuracy", "test accuracy"."""
+    there = {"validation": True, "selection": problem.has_selection, "test": problem.has_test}
+    roles = [role for role in ROLES if there[role]]
     return {f"{role} {name}": problem.losses(x, y, role, f) for name, f in metrics for role in roles}
 
 
 def in_order(metrics: Metrics, measured: Mapping[str, Any]) -> dict[str, Any]:
-    """The same in the order of the metrics, validation before test; JAX sorts by name."""
+    """The same in the order of the metrics, validation, selection, test; JAX sorts by name."""
     names = [f"{role} {name}" for name, _ in metrics for role in ROLES]
     return {name: measured[name] for name in names if name in measured}

@@ -12,21 +12,25 @@ from bilevel._run.loop import Carry, Variables, Watch
 from bilevel._run.metrics import Metrics, in_order, measure
 from bilevel._run.run import Evaluated, Reached, Row, Run
 from bilevel.problem.base import BaseProblem
-from bilevel.results.result import History, Iterate, Result
+from bilevel.results.history import History
+from bilevel.results.iterate import Iterate
+from bilevel.results.result import Result
 
 
 class Losses(NamedTuple):
     """Losses, and what else is measured, on all the data."""
 
     validation: Any
+    selection: Any
     test: Any
     metrics: dict[str, Any]
 
 
 @functools.partial(jax.jit, static_argnames="metrics")
 def evaluate(problem: BaseProblem, x: Any, y: Any, metrics: Metrics = ()) -> Losses:
-    """Validation and test losses on all the data, and the metrics."""
-    return Losses(problem.validation_losses(x, y), problem.test_losses(x, y), measure(metrics, problem, x, y))
+    """Losses on all the data of each role, and the metrics."""
+    losses = problem.validation_losses(x, y), problem.selection_losses(x, y), problem.test_losses(x, y)
+    return Losses(*losses, measure(metrics, problem, x, y))
 
 
 def begin(run: Run, carry: Carry) -> Reached:
@@ -40,7 +44,7 @@ def add_row(run: Run, reached: Reached) -> Reached:
     carry, best = reached.carry, reached.best
     row = _row(run, carry, reached.step, reached.seconds, since=reached.rows[-1].step)
     # Where a lower loss is not a better iterate, the best is the last.
-    better = not run.problem.comparable_losses or row.worst < np.max(best.validation)
+    better = not run.problem.comparable_losses or row.chosen_by < best.chosen_by
     return reached._replace(
         carry=carry._replace(watch=Watch.start(carry.state.weights)),
         rows=(*reached.rows, row),
@@ -63,9 +67,16 @@ def result(run: Run, reached: Reached) -> Result:
     problem, carry = run.problem, reached.carry
 
     def iterate(evaluated: Evaluated) -> Iterate:
-        (x, y, weights), validation, test, metrics = evaluated
-        ordered = in_order(run.metrics, metrics)
-        return Iterate(x, problem.by_name(y), np.asarray(weights), validation, test, ordered)
+        (x, y, weights), validation, selection, test, metrics = evaluated
+        return Iterate(
+            x=x,
+            y=problem.by_name(y),
+            weights=np.asarray(weights),
+            losses=validation,
+            selection_losses=selection,
+            test_losses=test,
+            metrics=in_order(run.metrics, metrics),
+        )
 
     def at(point: Variables) -> Evaluated:
         return Evaluated(point, *jax.device_get(evaluate(problem, point.x, point.y, run.metrics)))
@@ -85,6 +96,7 @@ def result(run: Run, reached: Reached) -> Result:
         seed=run.seed,
         compile_seconds=reached.compile_seconds,
         divergences=reached.divergences,
+        best_by=run.best_by,
     )
 
 
@@ -92,12 +104,13 @@ def _row(run: Run, carry: Carry, step: int, seconds: float, since: int = 0) -> R
     state = carry.state
     losses = evaluate(run.problem, state.x, state.y, run.metrics)
     # One transfer for all: each costs about as much as a small step.
-    (validation, test, metrics), info, watch, weights = jax.device_get((losses, carry.info, carry.watch, state.weights))
+    losses, info, watch, weights = jax.device_get((losses, carry.info, carry.watch, state.weights))
     return Row(
         step=step,
         seconds=seconds,
-        validation=validation,
-        test=test,
+        validation=losses.validation,
+        selection=losses.selection,
+        test=losses.test,
         weights=weights,
         direction_norm=float(np.sqrt(watch.squares / max(1, step - since))),
         upper_rate=float(info.upper_rate),
@@ -105,12 +118,12 @@ def _row(run: Run, carry: Carry, step: int, seconds: float, since: int = 0) -> R
         weights_rate=float(info.weights_rate),
         weights_travel=float(watch.travel),
         weights_swing=float(np.max(watch.high - watch.low)),
-        metrics=in_order(run.metrics, metrics),
+        metrics=in_order(run.metrics, losses.metrics),
     )
 
 
 def _evaluated(carry: Carry, row: Row) -> Evaluated:
-    return Evaluated(Variables.of(carry.state), row.validation, row.test, dict(row.metrics))
+    return Evaluated(Variables.of(carry.state), row.validation, row.selection, row.test, dict(row.metrics))
 
 
 def _history(run: Run, rows: tuple[Row, ...]) -> History:

@@ -122,6 +122,7 @@ class Report:
             seconds=row.seconds,
             names=tuple(map(str, self._run.problem.names)),
             validation=np.copy(row.validation),  # copies: a logger may keep or change them
+            selection=None if row.selection is None else np.copy(row.selection),
             test=None if row.test is None else np.copy(row.test),
             weights=np.copy(row.weights),
             direction_norm=row.direction_norm,

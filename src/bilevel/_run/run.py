@@ -48,7 +48,7 @@ class Run:
         seed: of everything random.
         steps: how many steps.
         every: steps between evaluations on all the data; None = steps // 50.
-        patience: evaluations without a lower worst validation loss that end the run; None = no limit.
+        patience: evaluations without a better iterate (see `best_by`) that end the run; None = no limit.
         callback: called with each evaluation; True ends the run, and so does an exception.
         on_divergence: what happens when it diverges.
         checkpoint: where the run is kept as it goes; None = nowhere.
@@ -91,6 +91,13 @@ class Run:
                 "bl.divergence.Stop()."
             )
         self.on_divergence.check()
+
+    @property
+    def best_by(self) -> str:
+        """Whose worst loss the best iterate has the lowest of, "selection" or "validation"; "last" = it is the last."""
+        if not self.problem.comparable_losses:
+            return "last"
+        return "selection" if self.problem.has_selection else "validation"
 
     def start(self) -> State:
         """The first state."""
@@ -166,6 +173,7 @@ class Row(NamedTuple):
     step: int
     seconds: float
     validation: np.ndarray
+    selection: np.ndarray | None
     test: np.ndarray | None
     weights: np.ndarray
     direction_norm: float
@@ -186,14 +194,31 @@ class Row(NamedTuple):
         """The mean validation loss."""
         return float(mean(self.validation))
 
+    @property
+    def chosen_by(self) -> float:
+        """The lower, the better the iterate."""
+        return _chosen_by(self)
+
 
 class Evaluated(NamedTuple):
     """A point and its losses."""
 
     point: Variables
     validation: np.ndarray
+    selection: np.ndarray | None
     test: np.ndarray | None
     metrics: dict[str, np.ndarray]
+
+    @property
+    def chosen_by(self) -> float:
+        """The lower, the better the iterate."""
+        return _chosen_by(self)
+
+
+def _chosen_by(evaluated: Row | Evaluated) -> float:
+    """The worst selection loss, or else the worst validation loss; NaN is worse than anything."""
+    losses = evaluated.validation if evaluated.selection is None else evaluated.selection
+    return float(np.max(np.where(np.isnan(losses), np.inf, losses)))
 
 
 class Reached(NamedTuple):

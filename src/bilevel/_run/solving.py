@@ -153,8 +153,10 @@ def solve(
             CPU a thread per core, on accelerators one batched run.
         every: the number of steps between evaluations on all the data; None = steps // 50.
         progress: show a progress bar where there is a terminal; elsewhere progress goes to the logger "bilevel".
-        patience: stop after this many evaluations without a lower worst validation loss; None = never.
-        callback: called with each evaluation (a dict with step, x, y, validation, test, weights, ...); True stops it.
+        patience: stop after this many evaluations without a lower worst selection loss, or a lower worst validation
+            loss where the tasks have no selection rows; None = never.
+        callback: called with each evaluation (a dict with step, x, y, validation, selection, test, weights, ...; None
+            where there are no such rows); True stops it.
             One that raises ends the run with a warning and the status "callback failed", and the result is returned;
             the traceback goes to the logger "bilevel".
         on_divergence: what happens when a run diverges, from `bl.divergence`: `Stop()` ends it with a warning and its
@@ -171,7 +173,7 @@ def solve(
             `bilevel watch run/`, or `bl.loggers.TensorBoard("runs")`. One that raises is switched off with a warning.
         metrics: what else to measure of every task at every evaluation, functions of (x, y, batch) by name, such as
             {"accuracy": f}: one number each, a mean over the rows. In the history, in files and tables they are
-            "validation accuracy" and "test accuracy"; they change nothing in the run.
+            "validation accuracy", "selection accuracy" and "test accuracy"; they change nothing in the run.
 
     Returns:
         A `Result`, or with `seeds` a `Results`, a sequence of them. Ctrl-C ends the run early, after about half a

@@ -97,7 +97,7 @@ def _rows(content: Content, needed: Outline) -> tuple[Row, ...]:
     metrics = {name: f"metrics/{name}" for name in needed.best.metrics}
     own = [*(name for name in Row._fields if name != "metrics"), *metrics.values()]
     columns = {name: content.arrays.get(f"rows/{name}") for name in own}
-    optional = {"test"} if needed.best.test is None else set()
+    optional = {role for role in ("selection", "test") if getattr(needed.best, role) is None}
     missing = [name for name, column in columns.items() if (column is None or not column.ndim) and name not in optional]
     lengths = {len(column) for column in columns.values() if column is not None and column.ndim}
     if missing or len(lengths) != 1 or lengths == {0}:

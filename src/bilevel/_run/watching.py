@@ -26,6 +26,7 @@ class Seen(NamedTuple):
     step: int
     worst: float
     mean: float
+    selection: float = math.nan  # the worst selection loss, where there is one
 
 
 class Happened(NamedTuple):
@@ -111,7 +112,8 @@ class WatchedRun:
         self.step, self.last, self._reached = whole(line.get("step")) or 0, line, number(line.get("time"))
         self.seconds, pace = number(line.get("seconds")), number(line.get("steps per second"))
         self.pace = pace if math.isfinite(pace) and pace > 0 else self.pace
-        self.seen.append(Seen(self.step, self.number("validation/worst"), self.number("validation/mean")))
+        names = ("validation/worst", "validation/mean", "selection/worst")
+        self.seen.append(Seen(self.step, *map(self.number, names)))
 
     def _take_divergence(self, line: dict[str, Any]) -> None:
         self.divergences.append(Happened(whole(line.get("step")) or 0, text(line.get("message"))))
@@ -157,9 +159,13 @@ class WatchedRun:
 
     @property
     def best(self) -> Seen | None:
-        """The evaluation with the lowest worst loss; None where a lower loss is not a better iterate."""
-        finite = [seen for seen in self.seen if math.isfinite(seen.worst)]
-        return min(finite, key=lambda seen: seen.worst) if finite and self.comparable else None
+        """The evaluation with the lowest worst selection loss, or validation loss where there are no selection rows.
+
+        None where a lower loss is not a better iterate.
+        """
+        by = "selection" if "selection/worst" in self.last else "worst"
+        finite = [seen for seen in self.seen if math.isfinite(getattr(seen, by))]
+        return min(finite, key=lambda seen: getattr(seen, by)) if finite and self.comparable else None
 
     @property
     def seconds_left(self) -> float:

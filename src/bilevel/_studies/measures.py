@@ -33,14 +33,31 @@ def diverged(record: Record, steps: int) -> bool:
     return bool(first != 0 and last > first + (FAR - 1) * abs(first))
 
 
+def has(record: Record, column: str) -> bool:
+    """Whether a column is there, and not empty."""
+    return column in record.columns and bool(np.isfinite(record[column]).any())
+
+
+def chosen_by(record: Record) -> str:
+    """The column that rates are tuned by: selection rows, which x never saw, or else validation rows."""
+    return "worst_selection" if has(record, "worst_selection") else "worst_validation"
+
+
 def score(record: Record | None, steps: int) -> float:
-    """The final worst validation loss of a run of `steps` steps; infinite for none and for one that diverged.
+    """The final worst loss that choices go by of a run of `steps` steps; infinite for none and for one that diverged.
 
     So no tuner can prefer rates whose runs end early at a loss that is still low.
     """
     if record is None or diverged(record, steps):
         return float("inf")
-    return final(record, "worst_validation")
+    found = final(record, chosen_by(record))
+    return found if np.isfinite(found) else float("inf")
+
+
+def at_best(record: Record, column: str) -> float:
+    """The value of a column at the evaluation with the lowest worst loss that choices go by, as in `result.best`."""
+    by = record[chosen_by(record)]
+    return float(record[column][np.argmin(np.where(np.isnan(by), np.inf, by))])
 
 
 def last(record: Record, column: str) -> float:

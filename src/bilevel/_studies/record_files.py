@@ -18,7 +18,7 @@ from bilevel._core import documents
 from bilevel._core.files import check_component, read_regular, write_whole
 from bilevel._run.checkpoint import Checkpoint
 from bilevel._studies.experiment import Experiment, Method
-from bilevel._studies.records import COLUMNS, Record
+from bilevel._studies.records import COLUMNS, LATER, Record
 
 SEED = re.compile(r"seed-(0|[1-9][0-9]{0,18})\.csv")
 LARGEST = 100_000_000  # bytes; a run of 100 evaluations has 10,000
@@ -109,14 +109,15 @@ class RecordFiles:
 
 def _read(path: Path) -> Record:
     header, *rows = _rows(path)
-    missing = [name for name in COLUMNS if name not in header]
+    missing = [name for name in COLUMNS if name not in (*header, *LATER)]
     if missing or not rows:
         raise ValueError(f"{path} has no {f'column {missing[0]}' if missing else 'rows'}: {REMEDY}")
     try:
         values = np.array(rows, float)
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}): {REMEDY}") from error
-    return Record({name: values[:, i] for i, name in enumerate(header)})
+    nothing = {name: np.full(len(values), np.nan) for name in LATER}
+    return Record(nothing | {name: values[:, i] for i, name in enumerate(header)})
 
 
 def _rows(path: Path) -> list[list[str]]:

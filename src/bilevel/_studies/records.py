@@ -22,6 +22,8 @@ COLUMNS = (
     "seconds",
     "worst_validation",
     "mean_validation",
+    "worst_selection",
+    "mean_selection",
     "worst_test",
     "mean_test",
     "unseen_worst_test",
@@ -32,6 +34,9 @@ COLUMNS = (
     "lowest_unseen_worst_test",
     "residual",  # what the experiment's probe measured, at the rows that it looked at
 )
+
+
+LATER = ("worst_selection", "mean_selection")  # columns that finished runs of earlier versions do not have
 
 
 class Record:
@@ -58,11 +63,13 @@ class Record:
         """What is kept of a result, and what was measured besides, by step."""
         history = result.history
         n = history.validation.shape[1] if seen is None else seen
-        test = np.full_like(history.validation, np.nan) if history.test is None else history.test
+        nothing = np.full_like(history.validation, np.nan)
+        selection, test = history.get("selection", nothing), history.get("test", nothing)
         unseen = test[:, n:] if n < test.shape[1] else np.full((history.evaluations, 1), np.nan)
         values = (
             *(history.step, history.seconds),
             *(history.validation[:, :n].max(axis=1), mean(history.validation[:, :n], axis=1)),
+            *(selection[:, :n].max(axis=1), mean(selection[:, :n], axis=1)),
             *(test[:, :n].max(axis=1), mean(test[:, :n], axis=1)),
             *(unseen.max(axis=1), mean(unseen, axis=1)),
             *(history.direction_norm**2, history.upper_rate),

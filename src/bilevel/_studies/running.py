@@ -24,7 +24,8 @@ from bilevel._studies.experiment import Experiment, Method, Probe
 from bilevel._studies.records import Record, Records
 from bilevel.diagnostics.points import read_point
 from bilevel.problem.problem import Problem
-from bilevel.results.result import Iterate, Result
+from bilevel.results.iterate import Iterate
+from bilevel.results.result import Result
 
 PROBED = "min-max"  # the method that probes look at
 PROBES = (0.01, 0.03, 0.1, 0.3, 1.0)  # where, as shares of the run

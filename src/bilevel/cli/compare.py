@@ -62,7 +62,10 @@ def compare(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Compare solvers on a problem: equal budgets, rates tuned on one grid by validation data, several seeds.
+    """Compare solvers on a problem: equal budgets, rates tuned on one grid, several seeds.
+
+    Rates are tuned and solvers ranked by selection rows, which x never sees, where the problem has any (letter,
+    fashion). Elsewhere rates are tuned by validation rows and solvers ranked by test rows, if there are any.
 
     Every solver runs as a min-max method, also those that average the tasks as published. An oracle call is one value,
     gradient or product of one task on one row. Runs that are finished in DIR are not made again, and those under way

@@ -134,6 +134,9 @@ def _losses(run: WatchedRun) -> Table:
     worst, mean = run.number("validation/worst"), run.number("validation/mean")
     table.add_row("worst", Text(short(worst), "bold"), *at_best(best.worst if best else 0), short(first.worst))
     table.add_row("mean", short(mean), *at_best(best.mean if best else 0), short(first.mean))
+    if "selection/worst" in run.last:
+        now = short(run.number("selection/worst"))
+        table.add_row("selection worst", now, *at_best(best.selection if best else 0), short(first.selection))
     if "test/worst" in run.last:
         table.add_row("test worst", short(run.number("test/worst")), "", "", "")
         table.add_row("test mean", short(run.number("test/mean")), "", "", "")

@@ -32,16 +32,19 @@ class Candidate(NamedTuple):
         found = [measures.final(record, column) for record in self.runs.values()]
         return np.where(self.diverged, np.inf, found)
 
-    @property
-    def has_test(self) -> bool:
-        """Whether there are test rows."""
-        tests = [record.columns.get("worst_test", np.array(np.nan)) for record in self.runs.values()]
-        return any(np.isfinite(test).any() for test in tests)
+    def has(self, column: str) -> bool:
+        """Whether any run has a column; not every problem has selection and test rows."""
+        return any(measures.has(record, column) for record in self.runs.values())
 
     @property
     def ranked_by(self) -> str:
-        """The column that candidates are ranked by: rows that nobody trained or tuned on, where there are any."""
-        return "worst_test" if self.has_test else "worst_validation"
+        """The column that candidates are ranked by: the first that there is, of rows that x was not fitted to."""
+        return next((name for name in ("worst_selection", "worst_test") if self.has(name)), "worst_validation")
+
+    def at_best(self, column: str) -> np.ndarray:
+        """A column at the evaluation that choices go by, as `result.best` has it; infinite where a run diverged."""
+        found = [measures.at_best(record, column) for record in self.runs.values()]
+        return np.where(self.diverged, np.inf, found)
 
     @property
     def worst(self) -> float:

@@ -42,11 +42,15 @@ def compare(
     """Runs solvers on one problem with equal budgets and several seeds.
 
     Solvers chosen by name run as min-max methods, also those that average the tasks as published. Their three rates
-    are tuned on the same grid, by the worst validation loss at the end of runs on draws of their own: all of them with
-    a quarter of the steps on one draw, the best three with all of them on three. Rates with which a run ends early, or
-    above ten times the first loss, are never preferred. While the best rates lie on an edge of the grid, it widens
-    there, up to four times a side. The rate of a solver's estimator, where it was not given, is y's. Test data steer
-    nothing: solvers are ranked by the worst test loss, or where there are no test rows by the worst validation loss.
+    are tuned on the same grid, by the worst selection loss at the end of runs on draws of their own, or the worst
+    validation loss where there are no selection rows: all of them with a quarter of the steps on one draw, the best
+    three with all of them on three. Rates with which a run ends early, or above ten times the first loss, are never
+    preferred. While the best rates lie on an edge of the grid, it widens there, up to four times a side. The rate of a
+    solver's estimator, where it was not given, is y's.
+
+    Solvers are ranked by the worst selection loss, and beside it by the worst test loss: test data steer nothing. Where
+    there are no selection rows they are ranked by the worst test loss, or else by the worst validation loss. Solvers
+    that share a place, or whose intervals of places overlap, tie.
 
     A run may use as many calls as the budget says, all told: first values and tables, loops that grow, and what
     automatic rates measure before and along the run. Evaluations on all the data are not counted.

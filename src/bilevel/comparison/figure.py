@@ -1,7 +1,8 @@
-"""The figure of a comparison: worst loss against oracle calls and against time."""
+"""The figure of a comparison: worst losses against oracle calls and against time."""
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,10 +35,31 @@ class Levels(NamedTuple):
     optimum: float | None = None  # where it is known the gap to it is drawn
 
 
+class Curve(NamedTuple):
+    """What is drawn of every run: a column, and the levels that belong to it."""
+
+    column: str
+    target: float | None = None
+    optimum: float | None = None
+
+    @property
+    def label(self) -> str:
+        """What its axis is called."""
+        gap = "" if self.optimum is None else f" - {self.optimum:.4g}, the optimum"
+        return f"{self.column.replace('_', ' ')} loss{gap}"
+
+
+def _curves(ranked_by: str, levels: Levels) -> list[Curve]:
+    """Of validation rows, whose levels are known, and of those that solvers are ranked by."""
+    first = Curve("worst_validation", levels.target, levels.optimum)
+    return [first] if ranked_by == first.column else [first, Curve(ranked_by)]
+
+
 def draw(title: str, candidates: Sequence[Candidate], levels: Levels, path: str | os.PathLike | None = None) -> Figure:
     """Medians over the seeds; for the best two, bands from the 10 % to the 90 % quantile.
 
-    Solvers that diverged in all their runs are left out, unless all did.
+    Above the worst validation loss, and below it that on the rows by which solvers are ranked, selection or test rows,
+    where there are any. Solvers that diverged in all their runs are left out, unless all did.
     """
     if path is not None:
         check_path(path)
@@ -52,19 +74,21 @@ def draw(title: str, candidates: Sequence[Candidate], levels: Levels, path: str 
     if any(np.isnan(c.profile.calls) for c in candidates):  # they are counted on bilevel problems only
         del units["oracle calls per task"]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5.25 * len(units), 4.4), dpi=DPI, layout="constrained")
+        shown = _curves(others[0].ranked_by, levels)
+        figure = Figure(figsize=(5.25 * len(units), 1.2 + 3.2 * len(shown)), dpi=DPI, layout="constrained")
         FigureCanvasAgg(figure)
         handles = []
-        for number, (label, unit) in enumerate(units.items()):
-            axes = figure.add_subplot(1, len(units), number + 1)
+        for number, (curve, (label, unit)) in enumerate(itertools.product(shown, units.items())):
+            axes = figure.add_subplot(len(shown), len(units), number + 1)
             # The best above the others.
-            lines = [_line(c, unit, rank, levels.optimum) for rank, c in enumerate(others)][::-1]
-            handles = draw_lines(axes, lines + [_line(c, unit, None, levels.optimum) for c in paper])
+            lines = [_line(c, unit, rank, curve) for rank, c in enumerate(others)][::-1]
+            handles = draw_lines(axes, lines + [_line(c, unit, None, curve) for c in paper])
             handles = handles[: len(others)][::-1] + handles[len(others) :]
-            gap = "" if levels.optimum is None else f" - {levels.optimum:.4g}, the optimum"
-            axes.set(xlabel=label, ylabel=f"worst validation loss{gap}" if number == 0 else "", xscale="log")
+            axes.set(ylabel=curve.label if number % len(units) == 0 else "", xscale="log")
+            axes.set_xlabel(label if curve is shown[-1] else "")
             axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}")
-            axes.axhline(levels.target - (levels.optimum or 0.0), color=PALE, linewidth=1, linestyle=":")
+            if curve.target is not None:
+                axes.axhline(curve.target - (curve.optimum or 0.0), color=PALE, linewidth=1, linestyle=":")
         _legend(figure, handles, others, len(paper))
         figure.suptitle(title)
         if path is not None:
@@ -93,25 +117,26 @@ def _coloured_first(candidates: Sequence[Candidate]) -> list[Candidate]:
     return coloured + pale
 
 
-def _line(candidate: Candidate, unit: str, rank: int | None, optimum: float | None) -> Line:
-    """One solver by its place; None for the paper's run."""
+def _line(candidate: Candidate, unit: str, rank: int | None, curve: Curve) -> Line:
+    """One solver by its place; None for the paper's run, which is dashed."""
     own = candidate.profile
     at = own.calls_at if unit == "calls" else lambda steps: steps * own.seconds
     # What is before the first step cannot be shown on a logarithmic axis.
-    runs = [Record({"step": at(r["step"][1:]), "worst": _gap(r, optimum)[1:]}) for r in candidate.runs.values()]
+    runs = [Record({"step": at(r["step"][1:]), "worst": _gap(r, curve)[1:]}) for r in candidate.runs.values()]
     if rank is None or rank >= BANDS:
         steps, values = over_steps(runs, [run["worst"] for run in runs])
         runs = [Record({"step": steps, "worst": spread(values)[0]})]
     colour = BLACK if rank is None else _COLOURS[rank] if rank < COLOURED else PALE
-    return Line(candidate.name, runs, lambda run: run["worst"], colour, MARKERS[0], test=rank is None)
+    look = "test" if rank is None else "validation"
+    return Line(candidate.name, runs, lambda run: run["worst"], colour, MARKERS[0], look)
 
 
-def _gap(record: Record, optimum: float | None) -> np.ndarray:
+def _gap(record: Record, curve: Curve) -> np.ndarray:
     """Losses, or what they exceed the optimum by; up to twice the first, as a run that diverges flattens all others.
 
     They may lie below the optimum while y is not yet the minimiser: nothing is drawn there.
     """
-    worst = record["worst_validation"]
+    worst, optimum = record[curve.column], curve.optimum
     clipped = np.minimum(np.nan_to_num(worst, nan=np.inf), 2 * worst[0])
     return clipped if optimum is None else np.where(clipped > optimum, clipped - optimum, np.nan)
 

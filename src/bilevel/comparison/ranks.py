@@ -18,6 +18,10 @@ class Rank(NamedTuple):
     low: float
     high: float
 
+    def ties(self, other: Rank) -> bool:
+        """Whether the places are the same, or their intervals overlap."""
+        return self.place == other.place or (self.low <= other.high and other.low <= self.high)
+
 
 def typical(losses: np.ndarray) -> np.ndarray:
     """The mean over the last axis; the median where some are infinite, because their runs diverged."""

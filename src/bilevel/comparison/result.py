@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bilevel.comparison import figure, table
+from bilevel.comparison import figure, table, table_text
 from bilevel.comparison.benchmarks import PAPER
 from bilevel.comparison.candidates import Candidate
 from bilevel.comparison.ranks import Rank, ranked
@@ -26,8 +26,8 @@ class Comparison:
 
     Attributes:
         title: of the problem.
-        candidates: the solvers that ran, in the order of their final worst test loss, or of the validation loss where
-            there are no test rows; those that diverge last.
+        candidates: the solvers that ran, in the order of their final worst selection loss, or of the test loss where
+            there are no selection rows, or else of the validation loss; those that diverge last.
         skipped: solvers that did not run on the problem, and why.
         target: the worst validation loss to which calls and seconds are counted.
         optimum: the lowest worst loss there is, where it is known.
@@ -42,20 +42,35 @@ class Comparison:
     @property
     def ranks(self) -> list[Rank | None]:
         """The rank of every candidate, with an interval over the seeds; None for the paper's run, of another budget."""
-        equal = [c for c in self.candidates if c.name != PAPER]
-        found = iter(ranked([c.ends(c.ranked_by).tolist() for c in equal]))
+        return self._ranks([c.ranked_by for c in self.candidates])
+
+    @property
+    def test_ranks(self) -> list[Rank | None]:
+        """The same by test rows, on which nobody trained or tuned; None for all where there are none."""
+        if not all(c.has("worst_test") for c in self.candidates):
+            return [None] * len(self.candidates)
+        return self._ranks(["worst_test"] * len(self.candidates))
+
+    def _ranks(self, columns: Sequence[str]) -> list[Rank | None]:
+        equal = [(c, by) for c, by in zip(self.candidates, columns, strict=True) if c.name != PAPER]
+        found = iter(ranked([c.ends(by).tolist() for c, by in equal]))
         return [None if c.name == PAPER else next(found) for c in self.candidates]
 
     def table(self) -> list[table.Row]:
-        """A row for every solver: rank, final losses, calls and seconds to the target, memory, share that diverged."""
-        return [table.row(*pair, self.target) for pair in zip(self.candidates, self.ranks, strict=True)]
+        """A row for every solver: ranks, final losses, calls and seconds to the target, memory, share that diverged."""
+        ranks = self.ranks
+        first = next((rank for rank in ranks if rank is not None), None)
+        return [
+            table.row(candidate, table.Ranks(rank, test, first), self.target)
+            for candidate, rank, test in zip(self.candidates, ranks, self.test_ranks, strict=True)
+        ]
 
     def summary(self) -> str:
         """The table as text."""
-        return table.text(self.title, self.table(), self.skipped, self.target)
+        return table_text.text(self.title, self.table(), self.skipped, self.target)
 
     def plot(self, path: str | os.PathLike | None = None) -> Figure:
-        """Worst validation loss against calls and against time."""
+        """Worst losses, on validation rows and on those that solvers are ranked by, against calls and against time."""
         return figure.draw(self.title, self.candidates, figure.Levels(self.target, self.optimum), path)
 
     def write(self, folder: Path) -> None:

@@ -19,6 +19,7 @@ from bilevel.comparison.benchmarks import PAPER
 from bilevel.comparison.candidates import Candidate
 from bilevel.comparison.chosen import recommended_for
 from bilevel.comparison.profiles import EVALUATIONS, Budget, Plan, counted, plan, with_given
+from bilevel.comparison.ranks import typical
 from bilevel.comparison.search import Search
 from bilevel.comparison.tuning import AUTOMATIC, Grid, label, tunable, tuned_on
 from bilevel.problem.problem import Problem
@@ -59,6 +60,7 @@ class Runner:
         file = f"cost-{name}{', automatic' * tunable(solver).upper}"
         # Other rates cost the same, so that all tuned ones share a plan.
         kind = {"solver": repr(with_given(solver, GivenRates(1.0, 1.0, 1.0, 1.0))), "budget": repr(tuple(budget))}
+        kind["experiment"] = self.benchmark.title  # a benchmark may have other rows in another version
         kept = self.records.read_facts(file)
         if all(kept.get(what) == value for what, value in kind.items()):
             return plans.read(kept)
@@ -74,7 +76,7 @@ class Runner:
         if not isinstance(self.ready.problem, Problem):
             return Budget(steps=self.benchmark.steps)
         name, solver = recommended_for(self.ready.problem)
-        kind = {"solver": repr(solver), "steps": self.benchmark.steps}
+        kind = {"solver": repr(solver), "steps": self.benchmark.steps, "experiment": self.benchmark.title}
         kept = self.records.read_facts("budget")
         if all(kept.get(what) == value for what, value in kind.items()):
             return Budget(calls=float(kept["calls"]))
@@ -115,7 +117,7 @@ class Runner:
         return self._run(PAPER, solver, "the paper's", steps)
 
     def _scores(self, name: str, steps: int, draws: int, tried: Mapping[Method, Solver]) -> dict[str, float]:
-        """The mean final worst validation loss on draws for tuning; infinite where a run diverged."""
+        """The mean final worst loss on draws for tuning, by selection rows if any; infinite where a run diverged."""
         experiment, seeds = self._experiment(name, {"tuning": tried}, steps), range(TUNING_SEED, TUNING_SEED + draws)
         run(Stage(experiment, "tuning"), seeds, self.records, self.progress)
         ended = {rates: self.records.read(experiment, "tuning", rates) for rates in tried}
@@ -129,7 +131,9 @@ class Runner:
         kept = self.records.read(experiment, variant, "run")
         found = Candidate(name, own, rates, {seed: kept[seed] for seed in self.seeds if seed in kept}, steps)
         gone = f", {found.diverged.sum()} of {len(found.runs)} runs diverged" if found.diverged.any() else ""
-        end = f"worst validation loss {found.worst:.4g} after {steps:,} steps{gone}"
+        by = found.ranked_by.replace("_", " ")
+        shown = "" if by == "worst validation" else f"{by} loss {float(typical(found.ends(found.ranked_by))):.4g}, "
+        end = f"{shown}worst validation loss {found.worst:.4g} after {steps:,} steps{gone}"
         self.say(f"{name} ({rates}): {end}, {ran.seconds:.0f} s")
         return found
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,24 +12,32 @@ from bilevel._studies.records import COLUMNS, Record, write_table
 from bilevel.comparison.candidates import Candidate
 from bilevel.comparison.ranks import Rank, typical
 
-LOSSES = ("worst_validation", "mean_validation", "worst_test", "mean_test")
+LOSSES = tuple(f"{what}_{rows}" for rows in ("validation", "selection", "test") for what in ("worst", "mean"))
 Row = dict[str, str | float]
 
 
-def row(candidate: Candidate, rank: Rank | None, target: float) -> Row:
+class Ranks(NamedTuple):
+    """Where a solver comes in: by what solvers are ranked by, by test rows, and who comes in first."""
+
+    own: Rank | None
+    test: Rank | None
+    first: Rank | None
+
+
+def row(candidate: Candidate, ranks: Ranks, target: float) -> Row:
     """One solver: means and standard deviations over its runs; of runs that reach the target, the mean way there.
 
     Where some runs diverged, they count as infinite: the median stands for the mean, and there is no deviation.
     """
     own, nan = candidate.profile, float("nan")
     found: Row = {"solver": candidate.name, "rates": candidate.rates, "at_edge": ", ".join(candidate.edges)}
-    found |= {"steps": candidate.steps, "rank": nan if rank is None else rank.place}
-    found |= {"rank_low": nan if rank is None else rank.low, "rank_high": nan if rank is None else rank.high}
-    found["ranked_by"] = candidate.ranked_by
-    for name in LOSSES:
-        ends = candidate.ends(name)
-        found[name] = float(typical(ends))
-        found[f"{name}_deviation"] = float(ends.std(ddof=1)) if len(ends) > 1 and np.isfinite(ends).all() else nan
+    found |= {"steps": candidate.steps, "ranked_by": candidate.ranked_by}
+    for name, rank in {"rank": ranks.own, "test_rank": ranks.test}.items():
+        place = (nan, nan, nan) if rank is None else rank
+        found |= dict(zip((name, f"{name}_low", f"{name}_high"), place, strict=True))
+    tied = ranks.own is not None and ranks.first is not None and ranks.own.ties(ranks.first)
+    found["ties_with_first"] = float(tied)
+    found |= _losses(candidate)
     steps = np.array([reached(record, target) for record in candidate.runs.values()])
     known = np.isfinite(steps)
     found["reached_target"] = float(known.mean())
@@ -44,41 +53,23 @@ def row(candidate: Candidate, rank: Rank | None, target: float) -> Row:
     return found | {"diverged": float(candidate.diverged.mean())}
 
 
+def _losses(candidate: Candidate) -> Row:
+    """Final losses, and test losses where a run was best; NaN for rows that the problem does not have."""
+    found: Row = {}
+    ends = dict.fromkeys(LOSSES, candidate.ends) | {"worst_test_at_best": candidate.at_best}
+    for name, of in ends.items():
+        column = name.removesuffix("_at_best")
+        own = of(column) if candidate.has(column) else np.array([np.nan])
+        found[name] = float(typical(own))
+        several = len(own) > 1 and np.isfinite(own).all()
+        found[f"{name}_deviation"] = float(own.std(ddof=1)) if several else float("nan")
+    return found
+
+
 def reached(record: Record, target: float) -> float:
     """The first evaluated step at which the worst validation loss is the target or lower; NaN if none is."""
     there = np.flatnonzero(record["worst_validation"] <= target)
     return float(record["step"][there[0]]) if len(there) else float("nan")
-
-
-def text(title: str, rows: Sequence[Row], skipped: Mapping[str, str], target: float) -> str:
-    """The table for a terminal."""
-    goal = f"{target:.3g}"
-    head = f"{'rank':>4} {'95 %':>7}  {'solver':<15}{'rates x, y, weights':<21}{'worst test':>17}{'worst val.':>17}"
-    head += f"{'mean val.':>11}{'steps':>8}{'calls':>10}"
-    head += f"{'calls to ' + goal:>18}{'seconds to ' + goal:>20}{'by':>6}{'state MB':>11}{'diverged':>10}"
-    lines = [f"{title}; the target is a worst validation loss of {goal}, reached by this share of the runs", head]
-    for r in rows:
-        worst, test = (_spread(r[name], r[f"{name}_deviation"]) for name in ("worst_validation", "worst_test"))
-        between = "-" if np.isnan(float(r["rank_low"])) else f"{r['rank_low']:.0f}-{r['rank_high']:.0f}"
-        lines.append(
-            f"{_number(r['rank'], '.0f'):>4} {between:>7}  {r['solver']:<15}{r['rates']:<21}{test:>17}{worst:>17}"
-            f"{_number(r['mean_validation'], '.4f'):>11}{r['steps']:>8,}{_number(r['calls'], ',.0f'):>10}"
-            f"{_number(r['calls_to_target'], ',.0f'):>18}{_number(r['seconds_to_target'], '.3g'):>20}"
-            f"{r['reached_target']:>6.0%}{r['state_megabytes']:>11.3g}{r['diverged']:>10.0%}"
-        )
-    edges = {f"{r['solver']}: {r['at_edge']}" for r in rows if r["at_edge"]}
-    if edges:
-        lines.append(f"Rates that are the largest or smallest that were tried: {'; '.join(sorted(edges))}.")
-    lines += [f"{name} cannot run here: {why}" for name, why in skipped.items()]
-    return "\n".join(lines)
-
-
-def _number(value: str | float, form: str) -> str:
-    return "-" if np.isnan(float(value)) else "diverged" if np.isinf(float(value)) else format(value, form)
-
-
-def _spread(mean: str | float, deviation: str | float) -> str:
-    return _number(mean, ".4f") + ("" if np.isnan(float(deviation)) else f" ± {deviation:.4f}")
 
 
 def write(rows: Sequence[Row], candidates: Sequence[Candidate], folder: Path) -> None:

@@ -7,6 +7,7 @@ from this machine if they are found there, and otherwise downloaded once.
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import hashlib
 import os
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bilevel._core import values
 from bilevel._core.files import open_regular, write_whole
 from bilevel.problem.task import Task
 
@@ -95,6 +97,7 @@ def fashion_pairs(
     seed: int = 0,
     folder: str | os.PathLike | None = None,
     data: FashionMNIST | None = None,
+    selection: float = 0.0,
 ) -> list[Task]:
     """Binary tasks "tell one class from another".
 
@@ -106,13 +109,26 @@ def fashion_pairs(
         seed: of the halves.
         folder: where the data are; see `fashion_mnist`.
         data: what `fashion_mnist` returned, so that it is not read again.
+        selection: the share of the training rows that is held out for selection; the other parts stay as they are.
     """
+    values.fraction("selection", selection, of="fashion_pairs")
     for pair in pairs:
         if len(pair) != 2 or pair[0] == pair[1] or not set(pair) <= set(range(10)):
             raise ValueError(f"fashion_pairs(pairs=...) got {pair!r}: a pair is two different classes from 0 to 9.")
     data = fashion_mnist(folder) if data is None else data
     generator = np.random.default_rng(seed)
-    return [_task(data, *pair, generator) for pair in pairs]
+    return [_with_selection(_task(data, *pair, generator), selection, [seed, *pair]) for pair in pairs]
+
+
+def _with_selection(task: Task, share: float, seed: Sequence[int]) -> Task:
+    """A share of the training rows, drawn at random, held out for selection; from a stream of its own."""
+    images, labels = task.train
+    chosen = np.zeros(len(labels), bool)
+    chosen[np.random.default_rng(seed).permutation(len(labels))[: int(share * len(labels))]] = True
+    if not chosen.any():
+        return task
+    parts = {"train": ~chosen, "selection": chosen}
+    return dataclasses.replace(task, **{role: (images[part], labels[part]) for role, part in parts.items()})
 
 
 def _task(data: FashionMNIST, first: int, second: int, generator: np.random.Generator) -> Task:

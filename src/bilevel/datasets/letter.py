@@ -38,7 +38,13 @@ def letter() -> Letter:
         return Letter(stored["X"], stored["y"])
 
 
-def letter_pairs(tasks: int = 16, seed: int = 0, pairs: list[str] | None = None, rows: int | None = None) -> list[Task]:
+def letter_pairs(
+    tasks: int = 16,
+    seed: int = 0,
+    pairs: list[str] | None = None,
+    rows: int | None = None,
+    selection: float = 0.0,
+) -> list[Task]:
     """Binary tasks "tell one letter from another", each split 60 % training, 20 % validation, 20 % test.
 
     Args:
@@ -46,6 +52,7 @@ def letter_pairs(tasks: int = 16, seed: int = 0, pairs: list[str] | None = None,
         seed: of the pairs and of the splits.
         pairs: use these pairs instead, as in ["AB", "QO"].
         rows: keep this many rows of each pair, so that all tasks have the same size; None = all, 1,468 to 1,618.
+        selection: the share of the training rows that is held out for selection; the other parts stay as they are.
 
     Rows are (features scaled to [-1, 1], label -1 or 1); a task's name is its pair.
 
@@ -58,20 +65,27 @@ def letter_pairs(tasks: int = 16, seed: int = 0, pairs: list[str] | None = None,
         values.whole("tasks", tasks, most=len(every), of="letter_pairs")
         pairs = [every[i] for i in generator.choice(len(every), tasks, replace=False)]
     values.whole("rows", rows, least=10, most=FEWEST, of="letter_pairs", none="all rows of each pair")
+    values.fraction("selection", selection, of="letter_pairs")
     for pair in pairs:
         if len(pair) != 2 or pair[0] == pair[1] or not set(pair) <= set(CLASSES):
             raise ValueError(f"letter_pairs(pairs=...) got {pair!r}: a pair is two different letters from A to Z.")
     features, labels = letter()
     scaled = (features.astype(np.float32) - 7.5) / 7.5
-    return [_task(pair, scaled, labels, generator, rows) for pair in pairs]
+    return [_task(pair, scaled, labels, generator, rows, selection) for pair in pairs]
 
 
 def _task(
-    pair: str, features: np.ndarray, labels: np.ndarray, generator: np.random.Generator, count: int | None
+    pair: str,
+    features: np.ndarray,
+    labels: np.ndarray,
+    generator: np.random.Generator,
+    count: int | None,
+    selection: float,
 ) -> Task:
     first, second = (CLASSES.index(c) for c in pair)
     rows = generator.permutation(np.flatnonzero((labels == first) | (labels == second)))[:count]
     signs = np.where(labels == first, -1, 1).astype(np.float32)
     train, validation, test = np.split(rows, [int(0.6 * len(rows)), int(0.8 * len(rows))])
+    train, held_out = np.split(train, [len(train) - int(selection * len(train))])
     parts = [(features[part], signs[part]) for part in (train, validation, test)]
-    return Task(*parts, name=pair)
+    return Task(*parts, name=pair, selection=(features[held_out], signs[held_out]) if len(held_out) else None)

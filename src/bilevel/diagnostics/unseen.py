@@ -38,12 +38,16 @@ def problem_of(problem: Problem, tasks: Any) -> Unseen:
     unseen = Problem(**functions, tasks=whole, constraint=problem.constraint, lower_batch=1, upper_batch=1)
     groups = [dataclasses.replace(g, lower_batch=_batch(g.train, first.lower_batch)) for g in unseen.groups]
     counts = [task.count if isinstance(task, TaskStack) else 1 for task in tasks]
-    validated = np.repeat([task is own for task, own in zip(tasks, whole, strict=True)], counts)
+    validated = np.repeat([task.validation is own.validation for task, own in zip(tasks, whole, strict=True)], counts)
     return Unseen(unseen.replace(groups=tuple(groups)), validated)
 
 
 def _with_validation(task: Task | TaskStack) -> Task | TaskStack:
-    """A task that has no validation rows gets some, as f needs them; what it is there is not told."""
+    """A task that has no validation rows gets some, as f needs them; what it is there is not told.
+
+    There is nothing to select here, so that tasks may differ in whether they have rows for it.
+    """
+    task = dataclasses.replace(task, selection=None)
     if task.validation is not None or task.train is None:
         return task
     if task.test is not None:

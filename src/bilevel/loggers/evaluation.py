@@ -21,6 +21,7 @@ class Evaluation(NamedTuple):
         seconds: since the run began.
         names: of the tasks, in the order of the arrays.
         validation: the validation loss of each task.
+        selection: the selection losses; None = there are no selection data.
         test: the test losses; None = there are no test data.
         weights: of the tasks.
         direction_norm: of x, root mean square; NaN = not known, as at the start.
@@ -43,6 +44,7 @@ class Evaluation(NamedTuple):
     weights_rate: float
     steps_per_second: float
     metrics: Mapping[str, np.ndarray] = MappingProxyType({})
+    selection: np.ndarray | None = None
 
     @property
     def worst(self) -> float:
@@ -63,8 +65,9 @@ class Evaluation(NamedTuple):
     def summary(self) -> dict[str, float]:
         """The numbers of the whole, by name; rates that are not known are left out."""
         numbers = {"validation/worst": self.worst, "validation/mean": self.mean}
-        if self.test is not None:
-            numbers |= {"test/worst": float(np.max(self.test)), "test/mean": float(np.mean(self.test))}
+        for role, own in {"selection": self.selection, "test": self.test}.items():
+            if own is not None:
+                numbers |= {f"{role}/worst": float(np.max(own)), f"{role}/mean": float(np.mean(own))}
         for name, own in self.metrics.items():
             found = {"smallest": np.min(own), "mean": np.mean(own), "largest": np.max(own)}
             numbers |= {f"{name}/{what}": float(number) for what, number in found.items()}
@@ -81,9 +84,9 @@ class Evaluation(NamedTuple):
         return numbers | {name: number for name, number in perhaps.items() if not math.isnan(number)}
 
     def tasks(self) -> dict[str, dict[str, float]]:
-        """For each task that is told, worst first: its validation loss, its test loss where it has one, its weight."""
-        columns: dict[str, Any] = {"validation": self.validation, "test": self.test, "weight": self.weights}
-        columns |= self.metrics
+        """For each task that is told, worst first: its losses on the rows that it has, its weight, and metrics."""
+        columns: dict[str, Any] = {"validation": self.validation, "selection": self.selection, "test": self.test}
+        columns |= {"weight": self.weights, **self.metrics}
         columns = {name: column for name, column in columns.items() if column is not None}
         return {self.names[i]: {name: float(column[i]) for name, column in columns.items()} for i in self.told()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
@@ -43,9 +44,18 @@ class BaseProblem(abc.ABC):
     def validation_losses(self, x: Any, y: PerTask[Any]) -> jax.Array:
         """The tasks' losses on all validation data, in their order."""
 
-    @abc.abstractmethod
+    def selection_losses(self, x: Any, y: PerTask[Any]) -> jax.Array | None:
+        """The same on all selection data; None where the tasks have none."""
+        return self.held_out_losses(x, y, "selection") if self.has_selection else None
+
     def test_losses(self, x: Any, y: PerTask[Any]) -> jax.Array | None:
         """The same on all test data; None where a task has none."""
+        return self.held_out_losses(x, y, "test") if self.has_test else None
+
+    def held_out_losses(self, x: Any, y: PerTask[Any], role: str) -> jax.Array:
+        """What validation losses would be on the rows of another role, "selection" or "test"."""
+        swapped = tuple(dataclasses.replace(group, validation=getattr(group, role)) for group in self.groups)
+        return self.replace(groups=swapped).validation_losses(x, y)
 
     @abc.abstractmethod
     def starting_y(self, y: Any, key: jax.Array) -> PerTask[Any]:
@@ -66,6 +76,16 @@ class BaseProblem(abc.ABC):
     def is_stochastic(self) -> bool:
         """Whether steps see batches rather than all the data, so that what they see is noisy."""
         return any(group.lower_batch is not None or group.upper_batch is not None for group in self.groups)
+
+    @property
+    def has_selection(self) -> bool:
+        """Whether every task has rows for selection."""
+        return all(group.selection is not None for group in self.groups)
+
+    @property
+    def fits_validation(self) -> bool:
+        """Whether x is fitted to the validation rows, so that their losses say little about other rows."""
+        return True
 
     @property
     def has_test(self) -> bool:
@@ -117,7 +137,7 @@ class BaseProblem(abc.ABC):
         return TaskValues(self.names, [group.ids for group in self.groups], values.groups)
 
     def losses(self, x: Any, y: PerTask[Any], role: str, function: Callable[..., jax.Array] | None = None) -> jax.Array:
-        """f_i(x, y_i), or another function, on all data of a role, "validation" or "test"; in the order of tasks."""
+        """f_i(x, y_i), or another function, on all data of a role, such as "validation"; in the order of tasks."""
         rows = zip(self.groups, y, strict=True)
         return self.join(PerTask(tuple(g.losses(function or g.upper, getattr(g, role), x, y_g) for g, y_g in rows)))
 

@@ -61,7 +61,7 @@ def in_batches(problem: BaseProblem, x: Any, y: PerTask[Any], harmless: bool = T
 def _pairs(problem: BaseProblem, equal_sizes: bool) -> list[Pair]:
     """The losses of groups whose tasks have equally many rows, or not."""
     every = [Pair(g, level) for g in range(len(problem.groups)) for level in LEVELS]
-    return [pair for pair in every if problem.groups[pair.group].source(pair.level).equal_sizes == equal_sizes]
+    return [pair for pair in every if problem.groups[pair.group].equal_sizes(pair.level) == equal_sizes]
 
 
 # ------------------------------------------------------------------ numbers
@@ -198,8 +198,10 @@ def in_losses(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding
 def _in_shapes(problem: BaseProblem, group: Group, x: Any, y: Any) -> Iterator[Finding]:
     """What the functions of a group return, found by tracing them; nothing is computed."""
     levels = [(getattr(group, level), group.source(level), problem.calls[level]) for level in LEVELS]
-    if group.test is not None:
-        levels.append((group.upper, group.test, f"{problem.calls['upper'].split(' on ')[0]} on test rows"))
+    for role in ("selection", "test"):
+        if getattr(group, role) is not None:
+            call = f"{problem.calls['upper'].split(' on ')[0]} on {role} rows"
+            levels.append((group.upper, getattr(group, role), call))
     for function, source, call in levels:
         what = f"{call} of task {_names(problem, group)[0]!r}"
 

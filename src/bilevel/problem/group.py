@@ -52,6 +52,7 @@ class Group:
     lower: Objective
     train: Source = leaf()
     validation: Source = leaf()
+    selection: Source | None = leaf()
     test: Source | None = leaf()
     ids: jax.Array = leaf()  # the place of each task in the problem
     y: Any = leaf(default=None)  # starting points, stacked, where the tasks have them
@@ -66,6 +67,11 @@ class Group:
     def source(self, level: str) -> Source:
         """Where the rows of a level are: validation rows for "upper", training rows for "lower"."""
         return self.validation if level == "upper" else self.train
+
+    def equal_sizes(self, level: str) -> bool:
+        """Whether all tasks have equally many rows of each kind that a level's loss is measured on."""
+        held_out = [s for s in (self.selection, self.test) if s is not None] if level == "upper" else []
+        return all(source.equal_sizes for source in (self.source(level), *held_out))
 
     def each(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """`function(task, *arguments)` for every task; the arguments are stacked, what it closes over is shared."""
@@ -85,9 +91,9 @@ class Group:
         return jax.vmap(one, in_axes=axes, axis_size=self.size)(self.train, self.validation, *arguments)
 
     def chosen(self, index: jax.Array) -> Group:
-        """Only the tasks at these places of the group, which may be traced; without test data and starting points."""
-        train, validation = self.train.chosen(index), self.validation.chosen(index)
-        return dataclasses.replace(self, train=train, validation=validation, test=None, ids=self.ids[index], y=None)
+        """Only the tasks at these places of the group, which may be traced; without starts and held-out rows."""
+        sources = {"train": self.train.chosen(index), "validation": self.validation.chosen(index)}
+        return dataclasses.replace(self, **sources, selection=None, test=None, ids=self.ids[index], y=None)
 
     def keys(self, key: jax.Array) -> jax.Array:
         """A key per task, from its place in the problem: how tasks are grouped does not change what they draw."""

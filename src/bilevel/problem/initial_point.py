@@ -116,6 +116,7 @@ def task_of(problem: BaseProblem, group: Group, k: int) -> Task:
     return Task(
         train=group.train.task(k),
         validation=group.validation.task(k),
+        selection=None if group.selection is None else group.selection.task(k),
         test=None if group.test is None else group.test.task(k),
         name=problem.names[int(group.ids[k])],
         upper=group.upper,

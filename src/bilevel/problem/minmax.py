@@ -146,7 +146,7 @@ class MinMaxProblem(BaseProblem):
         objective: `Plain()`, F_i is the loss on training rows, or `Adapted(lr)`, the loss on validation rows after
             gradient steps on training rows (MAML).
 
-    A run is evaluated on all validation and test rows; with `Adapted`, after adapting on all training rows.
+    A run is evaluated on all validation, selection and test rows; with `Adapted`, after adapting on all training rows.
 
     >>> import jax.numpy as jnp
     >>> def loss(x, batch): return jnp.mean((x - batch) ** 2)
@@ -204,12 +204,10 @@ class MinMaxProblem(BaseProblem):
         """The tasks' losses on all validation data; y is nothing."""
         return self.join(self.each(lambda task: self.objective.report(task, x)))
 
-    def test_losses(self, x: Any, y: PerTask[Any]) -> jax.Array | None:
-        """The tasks' losses on all test data; None where a task has none."""
-        if not self.has_test:
-            return None
-        tested = self.replace(groups=tuple(dataclasses.replace(g, validation=g.test) for g in self.groups))
-        return tested.validation_losses(x, y)
+    @property
+    def fits_validation(self) -> bool:
+        """Only where the objective draws validation rows."""
+        return "validation" in self.objective.roles
 
     def __repr__(self) -> str:
         batch = self.groups[0].lower_batch

@@ -134,10 +134,6 @@ class MultiBlockProblem(BaseProblem):
         """f_i(x, dual_i, y_i) on all validation data, in the order of the tasks."""
         return self.losses(x, y, "validation")
 
-    def test_losses(self, x: Any, y: PerTask[BlockPoint]) -> jax.Array | None:
-        """f_i(x, dual_i, y_i) on all test data; None where a task has none."""
-        return self.losses(x, y, "test") if self.has_test else None
-
     def __repr__(self) -> str:
         first = self.groups[0]
         return (

@@ -38,9 +38,7 @@ def matters(problem: BaseProblem, x: Any, y: PerTask[Any], pair: Pair) -> bool:
     """Whether a loss has to be a mean over rows, or combines rows with each other, which may be a mistake."""
     group, y_group = problem.groups[pair.group], y.groups[pair.group]
     batch = group.upper_batch if pair.level == "upper" else group.lower_batch
-    return (
-        not group.source(pair.level).equal_sizes or batch is not None or _combines_rows(group, x, y_group, pair.level)
-    )
+    return not group.equal_sizes(pair.level) or batch is not None or _combines_rows(group, x, y_group, pair.level)
 
 
 def in_rows(problem: BaseProblem, x: Any, y: PerTask[Any], pairs: Sequence[Pair]) -> Iterator[Finding]:
@@ -66,7 +64,7 @@ def in_rows(problem: BaseProblem, x: Any, y: PerTask[Any], pairs: Sequence[Pair]
 
 
 def _finding(said: str, name: str, group: Group, level: str, unpaired: str | None) -> Finding:
-    equal = group.source(level).equal_sizes
+    equal = group.equal_sizes(level)
     batch = group.upper_batch if level == "upper" else group.lower_batch
     needed = not equal or batch is not None
     advice = f"{'batches' if equal else 'tasks with different numbers of rows'} need means" if needed else ""

@@ -49,7 +49,7 @@ class BlockOfRows(NamedTuple):
 
 
 class Source(abc.ABC):
-    """The data of one group of tasks, for one role (training, validation, test)."""
+    """The data of one group of tasks, for one role (training, validation, selection, test)."""
 
     finite: ClassVar[bool] = True  # whether there is such a thing as all the data
     equal_sizes: ClassVar[bool] = True  # whether every task of the group has the same number of rows
@@ -257,7 +257,7 @@ class Generator(Source):
     sample: Callable[[Any, jax.Array, int], Batch]
     parameters: Any = leaf()
     evaluation: int = 1000
-    seed: int = 0  # of the fixed sample; set by the problem, so that validation and test differ
+    seed: int = 0  # of the fixed sample; set by the problem, so that the roles differ
 
     finite = False
 

@@ -72,7 +72,19 @@ def stack_tasks(owner: str, tasks: Any, upper: Objective, lower: Objective, batc
     groups = tuple(_group(own, batches) for own in alike.values())
     for group in groups:
         batches.check(owner, group, names)
+    _check_selection(owner, groups, names)
     return Stacked(groups, names)
+
+
+def _check_selection(owner: str, groups: Sequence[Group], names: Sequence[str]) -> None:
+    """All tasks have rows for selection, or none has: the best iterate is that of the worst of all tasks."""
+    without = [names[int(i)] for group in groups if group.selection is None for i in group.ids]
+    if 0 < len(without) < len(names):
+        raise ValueError(
+            f"{owner}(tasks=...): {len(without)} of {len(names)} tasks, {without[0]!r} for one, "
+            f"{'has' if len(without) == 1 else 'have'} no selection rows, and the others do: the best iterate is "
+            "chosen by the worst of all tasks, so give selection rows to all of them or to none."
+        )
 
 
 def shapes_of(group: Group) -> tuple:
@@ -86,7 +98,7 @@ class _Uniform(NamedTuple):
     """A task, or many, on the way into a group: on every leaf the first axis is the tasks."""
 
     ids: range
-    roles: dict[str, Any]  # train, validation, test
+    roles: dict[str, Any]  # train, validation, selection, test
     y: Any
     upper: Objective
     lower: Objective
@@ -198,12 +210,18 @@ def _group(alike: list[_Uniform], batches: Batches) -> Group:
         lower=first.lower,
         train=_source([own.roles["train"] for own in alike], seed=0),
         validation=_source([own.roles["validation"] for own in alike], seed=1),
-        test=None if first.roles["test"] is None else _source([own.roles["test"] for own in alike], seed=2),
+        selection=_held_out(alike, "selection", seed=3),
+        test=_held_out(alike, "test", seed=2),
         ids=jnp.asarray(np.concatenate([own.ids for own in alike]), jnp.int32),
         y=None if first.y is None else _joined([own.y for own in alike]),
         lower_batch=batches.lower,
         upper_batch=batches.upper,
     )
+
+
+def _held_out(alike: list[_Uniform], role: str, seed: int) -> Source | None:
+    """The rows of a role that tasks may do without."""
+    return None if alike[0].roles[role] is None else _source([own.roles[role] for own in alike], seed)
 
 
 def _source(data: list[Any], seed: int) -> Source:

@@ -12,7 +12,7 @@ import numpy as np
 from bilevel._core import pytrees
 from bilevel.problem.sources import Generator
 
-ROLES = ("train", "validation", "test")
+ROLES = ("train", "validation", "selection", "test")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -22,6 +22,8 @@ class Task:
     Args:
         train: the rows of g: a pytree of arrays with one leading axis, or a `Generator`.
         validation: the rows of f; only a task for `bl.adapt` may do without.
+        selection: rows that x never sees, by which `result.best` and `patience` go; all tasks of a problem have some,
+            or none has. `bl.split` makes them.
         test: held-out rows, used only for reports.
         name: unique; None = "task 0", "task 1", ...
         upper: this task's own f, where it differs from the problem's.
@@ -31,6 +33,7 @@ class Task:
 
     train: Any
     validation: Any = None
+    selection: Any = dataclasses.field(default=None, kw_only=True)
     test: Any = None
     name: str | None = None
     upper: Callable[..., jax.Array] | None = None
@@ -42,6 +45,7 @@ class Task:
         *,
         train: Any,
         validation: Any = None,
+        selection: Any = None,
         test: Any = None,
         y: Any = None,
         upper: Callable[..., jax.Array] | None = None,
@@ -53,7 +57,7 @@ class Task:
         >>> Task.stack(train=np.zeros((1000, 20, 3)), validation=np.zeros((1000, 5, 3))).count
         1000
         """
-        return TaskStack(train, validation, test, names, upper, lower, y)
+        return TaskStack(train, validation, selection, test, names, upper, lower, y)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,6 +66,7 @@ class TaskStack:
 
     train: Any
     validation: Any
+    selection: Any
     test: Any
     names: Sequence[str] | None
     upper: Callable[..., jax.Array] | None

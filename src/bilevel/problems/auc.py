@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike
 from bilevel._core.values import number, whole
 from bilevel.constraints import Box
 from bilevel.problem.multiblock import MultiBlockProblem
-from bilevel.problem.task import Task
+from bilevel.problem.task import ROLES, Task
 from bilevel.problems.ready import Ready
 from bilevel.problems.rows import check_callable, check_signs, listed, points_of
 
@@ -116,7 +116,7 @@ def auc(
     check_signs("auc", tasks)
     own = []
     for i, task in enumerate(tasks):
-        roles = {role: getattr(task, role) for role in ("train", "validation", "test")}
+        roles = {role: getattr(task, role) for role in ROLES}
         rows = {role: None if data is None else _rows(data, i, role, dtype) for role, data in roles.items()}
         own.append(dataclasses.replace(task, **rows, y=y))
     model = AUCModel(activation, penalty)

@@ -15,7 +15,8 @@ class History(Mapping[str, np.ndarray]):
     """The run as it was evaluated: arrays whose first axis is the evaluations, the start first.
 
     Every column is an attribute, and an entry of a mapping: `history.validation` is `history["validation"]`, and
-    `"test" in history` says whether the tasks have test data (`history.test` is None where they have none).
+    `"test" in history` says whether the tasks have test data (`history.test` is None where they have none), and
+    likewise `selection`.
     `len(history)` is the number of columns; `history.evaluations` is the number of rows.
 
     Losses are on all the data of each task. Rates and `direction_norm` (root mean square since the last evaluation) are
@@ -25,6 +26,7 @@ class History(Mapping[str, np.ndarray]):
     step: np.ndarray
     seconds: np.ndarray
     validation: np.ndarray  # (evaluations, tasks)
+    selection: np.ndarray | None = dataclasses.field(default=None, kw_only=True)  # (evaluations, tasks)
     test: np.ndarray | None  # (evaluations, tasks)
     weights: np.ndarray  # (evaluations, tasks)
     direction_norm: np.ndarray
@@ -44,6 +46,11 @@ class History(Mapping[str, np.ndarray]):
     def mean(self) -> np.ndarray:
         """The mean validation loss at each evaluation."""
         return mean(self.validation, axis=1)
+
+    @property
+    def selection_worst(self) -> np.ndarray | None:
+        """The largest selection loss at each evaluation; None where there are no selection rows."""
+        return None if self.selection is None else self.selection.max(axis=1)
 
     @property
     def evaluations(self) -> int:

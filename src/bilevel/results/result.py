@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,50 +11,14 @@ import numpy as np
 from bilevel._core.averages import mean
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.task_names import TaskValues
-from bilevel.results import findings
+from bilevel.results import findings, summary
 from bilevel.results.divergences import Divergence
 from bilevel.results.history import History
+from bilevel.results.iterate import Iterate
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Iterate:
-    """One point of a run: x, every task's y, the weights, and the tasks' losses there."""
-
-    x: Any
-    y: TaskValues
-    weights: np.ndarray
-    losses: np.ndarray  # on all validation data, in the order of the tasks
-    test_losses: np.ndarray | None
-    metrics: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)  # as in `solve(metrics=...)`, by task
-
-    @property
-    def worst(self) -> float:
-        """The largest validation loss."""
-        return float(np.max(self.losses))
-
-    @property
-    def mean(self) -> float:
-        """The mean validation loss."""
-        return float(mean(self.losses))
-
-    @property
-    def worst_task(self) -> str:
-        """The name of the task with the largest validation loss."""
-        return self.y.names[int(np.argmax(self.losses))]
-
-    @property
-    def test_worst(self) -> float | None:
-        """The largest test loss."""
-        return None if self.test_losses is None else float(np.max(self.test_losses))
-
-    @property
-    def test_mean(self) -> float | None:
-        """The mean test loss."""
-        return None if self.test_losses is None else float(mean(self.test_losses))
 
 
 class Stored(NamedTuple):
@@ -63,19 +26,22 @@ class Stored(NamedTuple):
 
     objective: str | None
     findings: tuple[str, ...] | None  # None: the file is of a version that did not keep them
+    fits_validation: bool = False  # whether x was fitted to validation rows, as far as the file says
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Result:
     """The end of a run, and other iterates of it.
 
-    `x`, `y`, `weights`, `losses`, `test_losses`, `worst`, `mean` and `worst_task` are those of `last`.
+    `x`, `y`, `weights`, `losses`, `selection_losses`, `test_losses`, `worst`, `mean` and `worst_task` are those of
+    `last`.
 
     Attributes:
         problem: what was solved; None where the result was loaded.
         solver: how; its repr where the result was loaded.
         last: the last iterate.
-        best: the evaluated iterate with the lowest worst validation loss.
+        best: the evaluated iterate with the lowest worst selection loss, or validation loss where there are no
+            selection rows.
         random: (x^t, y^{t+1}, weights^t) at a uniformly random step t, the iterate that the theory speaks of; with y^t
             for a solver that moves x first.
         average: the average over the run with weights that favour its end (Shamir and Zhang, 2013): the one to take
@@ -88,6 +54,8 @@ class Result:
         seed: of everything random.
         compile_seconds: the part of `seconds` that went into compiling; 0 where the file of a loaded result has none.
         divergences: every time that the run diverged: step, task, quantity, and what was done.
+        best_by: what `best` was chosen by, "selection" or "validation"; "last" = it is the last, as losses do not say
+            which iterate is better.
         stored: of a loaded result, what its file says of the solver and the problem; None = not loaded.
     """
 
@@ -105,6 +73,7 @@ class Result:
     seed: int
     compile_seconds: float = 0.0
     divergences: tuple[Divergence, ...] = dataclasses.field(default=(), repr=False)
+    best_by: str = "validation"
     stored: Stored | None = dataclasses.field(default=None, repr=False)
 
     @property
@@ -126,6 +95,11 @@ class Result:
     def losses(self) -> np.ndarray:
         """Validation losses, in the order of the tasks."""
         return self.last.losses
+
+    @property
+    def selection_losses(self) -> np.ndarray | None:
+        """Selection losses, in the order of the tasks."""
+        return self.last.selection_losses
 
     @property
     def test_losses(self) -> np.ndarray | None:
@@ -155,6 +129,13 @@ class Result:
         weighting = getattr(self.solver, "weighting", None)
         return None if weighting is None else type(weighting).__name__
 
+    @property
+    def fits_validation(self) -> bool:
+        """Whether x was fitted to the validation rows, so that their losses say little about other rows."""
+        if self.problem is not None:
+            return self.problem.fits_validation
+        return self.stored is not None and self.stored.fits_validation
+
     def summary(self) -> str:
         """The result in a few lines of text, findings included; it computes nothing that takes time."""
         solver = self.solver
@@ -163,15 +144,9 @@ class Result:
         lines = [
             f"{title}: {self.status} after {self.steps} steps, {self._times()}. {self.message}".rstrip(),
             *(event.line for event in self.divergences if event.factor is not None),  # the message tells of the last
-            f"{'iterate':<10}{'worst':>12}{'mean':>12}"
-            + ("" if self.last.test_losses is None else f"{'test worst':>12}{'test mean':>12}")
-            + "  worst task",
+            *summary.iterates(self),
+            summary.chosen_by(self),
         ]
-        iterates = {"last": self.last, "best": self.best, "random": self.random, "average": self.average}
-        for name, iterate in iterates.items():
-            numbers = [iterate.worst, iterate.mean, iterate.test_worst, iterate.test_mean]
-            cells = "".join(f"{number:>12.5g}" for number in numbers if number is not None)
-            lines.append(f"{name:<10}{cells}  {iterate.worst_task}")
         largest = np.argsort(-self.weights, kind="stable")[:5]
         weights = ", ".join(f"{self.y.names[int(i)]} {self.weights[i]:.3f}" for i in largest)
         lines.append(f"largest weights: {weights}")
@@ -211,8 +186,9 @@ class Result:
     def to_dataframe(self) -> pandas.DataFrame:
         """The history as a table with one row per evaluation and task.
 
-        Its columns: step, seconds, task, validation, test (where there is test data), metrics, weight, lower_rate,
-        direction_norm, upper_rate and weights_rate; the last three are the same for all tasks of an evaluation.
+        Its columns: step, seconds, task, validation, selection and test (where there is such data), metrics, weight,
+        lower_rate, direction_norm, upper_rate and weights_rate; the last three are the same for all tasks of an
+        evaluation.
         """
         try:
             import pandas
@@ -224,8 +200,11 @@ class Result:
             "step": np.repeat(history.step, tasks),
             "seconds": np.repeat(history.seconds, tasks),
             "task": list(self.y.names) * history.evaluations,
-            "validation": np.asarray(history.validation, float).ravel(),
-            "test": None if history.test is None else np.asarray(history.test, float).ravel(),
+            **{
+                role: np.asarray(history[role], float).ravel()
+                for role in ("validation", "selection", "test")
+                if role in history
+            },
             **{name: np.asarray(own, float).ravel() for name, own in history.metrics.items()},
             "weight": np.asarray(history.weights, float).ravel(),
             "lower_rate": np.asarray(history.lower_rate, float).ravel(),
@@ -233,7 +212,7 @@ class Result:
             "upper_rate": np.repeat(history.upper_rate, tasks),
             "weights_rate": np.repeat(history.weights_rate, tasks),
         }
-        return pandas.DataFrame({name: column for name, column in columns.items() if column is not None})
+        return pandas.DataFrame(columns)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draws the losses, the weights and the tasks, and saves the figure where a path is given; see `bl.plot`."""

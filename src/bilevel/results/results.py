@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Results(Sequence[Result]):
     """Runs that differ in their seed (or their tasks).
 
-    `worst`, `mean`, `test_worst` and `test_mean` are arrays with one number per run. `band(of)` follows any quantity
-    over the runs' histories.
+    `worst`, `mean`, `selection_worst`, `selection_mean`, `test_worst` and `test_mean` are arrays with one number per
+    run. `band(of)` follows any quantity over the runs' histories.
     """
 
     def __init__(self, results: Iterable[Result]):
@@ -47,6 +47,16 @@ class Results(Sequence[Result]):
         return np.array([result.last.mean for result in self])
 
     @property
+    def selection_worst(self) -> np.ndarray:
+        """The largest selection loss of each run; NaN without selection rows."""
+        return np.array([result.last.selection_worst for result in self], float)
+
+    @property
+    def selection_mean(self) -> np.ndarray:
+        """The mean selection loss of each run; NaN without selection rows."""
+        return np.array([result.last.selection_mean for result in self], float)
+
+    @property
     def test_worst(self) -> np.ndarray:
         """The largest test loss of each run; NaN without test data."""
         return np.array([result.last.test_worst for result in self], float)
@@ -67,12 +77,12 @@ class Results(Sequence[Result]):
         counts = Counter(result.status for result in self)
         statuses = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
         lines = [f"{len(self)} runs ({statuses})"]
-        for name in ("worst", "mean", "test_worst", "test_mean"):
-            values = getattr(self, name)
-            if np.all(np.isfinite(values)):
-                lines.append(
-                    f"{name.replace('_', ' '):<12}{values.mean():>10.5g} ± {values.std(ddof=len(self) > 1):.2g}"
-                )
+        names = ("worst", "mean", "selection_worst", "selection_mean", "test_worst", "test_mean")
+        found = {name.replace("_", " "): getattr(self, name) for name in names}
+        found = {name: values for name, values in found.items() if np.all(np.isfinite(values))}
+        width = max([12, *(len(name) + 1 for name in found)])
+        for name, values in found.items():
+            lines.append(f"{name:<{width}}{values.mean():>10.5g} ± {values.std(ddof=len(self) > 1):.2g}")
         return "\n".join(lines)
 
     def save(self, path: str | os.PathLike[str]) -> None:

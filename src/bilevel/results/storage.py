@@ -23,7 +23,8 @@ from bilevel._core.files import FilePath, check_path, write_whole
 from bilevel.problem.task_names import Names, TaskValues
 from bilevel.results import pytree_json, stored_result
 from bilevel.results.history import COLUMNS, History
-from bilevel.results.result import Iterate, Result
+from bilevel.results.iterate import Iterate
+from bilevel.results.result import Result
 from bilevel.results.stored_result import ITERATES
 
 KIND = Kind("bilevel.result", reader="load", writer="Result.save", version=1)
@@ -105,6 +106,7 @@ def _described(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
         "y": [pytree_json.describe(stacked) for stacked in y.stacked],
         "objective": result.objective,
         "findings": result.findings(),
+        "fits_validation": result.fits_validation,
         "metrics": list(result.history.metrics),
     }
     arrays: dict[str, Any] = {f"history/{name}": result.history[name] for name in COLUMNS if name in result.history}
@@ -114,7 +116,7 @@ def _described(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
         arrays |= pytree_json.leaves(document["x"], iterate.x, f"{name}/x")
         for g, stacked in enumerate(iterate.y.stacked):
             arrays |= pytree_json.leaves(document["y"][g], stacked, f"{name}/y/{g}")
-        own = {field: getattr(iterate, field) for field in ("weights", "losses", "test_losses")}
+        own = {field: getattr(iterate, field) for field in ("weights", "losses", "selection_losses", "test_losses")}
         arrays |= {f"{name}/{field}": value for field, value in own.items() if value is not None}
         arrays |= {f"{name}/metrics/{metric}": value for metric, value in iterate.metrics.items()}
     return document, arrays
@@ -143,6 +145,7 @@ def _restored(document: Any, arrays: Arrays, where: str, x: Any, y: Any) -> Resu
             y=TaskValues(names, [np.array(ids) for ids in groups], tuple(stacked)),
             weights=arrays[f"{name}/weights"],
             losses=arrays[f"{name}/losses"],
+            selection_losses=arrays.get(f"{name}/selection_losses"),
             test_losses=arrays.get(f"{name}/test_losses"),
             metrics={metric: arrays[f"{name}/metrics/{metric}"] for metric in facts.metrics},
         )

@@ -19,8 +19,10 @@ from bilevel.results.history import COLUMNS
 from bilevel.results.result import Stored
 
 ITERATES = ("last", "best", "random", "average")
-FACTS = ("status", "message", "steps", "seconds", "seed", "compile_seconds")  # what JSON holds as it is
-PER_TASK = ("validation", "test", "weights", "lower_rate")  # the columns of the history that have one number a task
+FACTS = ("status", "message", "steps", "seconds", "seed", "compile_seconds", "best_by")  # what JSON holds as it is
+HELD_OUT = ("selection", "test")  # columns that a history may do without
+PER_TASK = ("validation", *HELD_OUT, "weights", "lower_rate")  # the columns that have one number a task
+BEST_BY = ("selection", "validation", "last")
 
 
 class Facts(NamedTuple):
@@ -45,6 +47,8 @@ def facts(document: documents.Fields) -> Facts:
     own |= {
         name: document.number(name) for name in ("seconds", "compile_seconds") if name in document or name == "seconds"
     }
+    if "best_by" in document:  # likewise; there were no selection rows before
+        own["best_by"] = document.take("best_by", lambda by: by in BEST_BY, f"one of {', '.join(BEST_BY)}")
     if "divergences" in document:  # likewise
         own["divergences"] = tuple(_divergence(event, document.where) for event in document.items("divergences"))
     metrics = tuple(document.texts("metrics")) if "metrics" in document else ()
@@ -70,8 +74,11 @@ def _is_name(name: Any) -> bool:
 
 def _stored(document: documents.Fields, solver: str) -> Stored:
     """What the file says of the solver and the problem; bilevel 0.1.0 kept only the text of the solver."""
+    fits = "fits_validation" in document and document.take(
+        "fits_validation", lambda value: isinstance(value, bool), "true or false"
+    )
     if "objective" in document:
-        return Stored(document.text_or_none("objective"), tuple(document.texts("findings")))
+        return Stored(document.text_or_none("objective"), tuple(document.texts("findings")), fits)
     weighting = re.search(r"\bweighting=(\w+)\(", solver)
     return Stored(weighting[1] if weighting else None, findings=None)
 
@@ -111,21 +118,22 @@ def check_arrays(document: documents.Fields, arrays: Arrays, facts: Facts) -> No
 
 def _check_numbers(check: _Check, tasks: int, metrics: tuple[str, ...]) -> None:
     """The losses and weights of the iterates, and the columns of the history."""
-    tested = "history/test" in check.arrays
+    missing = [role for role in HELD_OUT if f"history/{role}" not in check.arrays]
     for name in ITERATES:
-        for field in ("weights", "losses", *(("test_losses",) if tested else ())):
+        for field in ("weights", "losses", *(f"{role}_losses" for role in HELD_OUT if role not in missing)):
             check.like(f"{name}/{field}", (tasks,))
         for metric in metrics:
             check.like(f"{name}/metrics/{metric}", (tasks,))
-        if not tested and f"{name}/test_losses" in check.arrays:
-            raise check.wrong(f"{name}/test_losses", "a column test in the history, which is missing")
+        for role in missing:
+            if f"{name}/{role}_losses" in check.arrays:
+                raise check.wrong(f"{name}/{role}_losses", f"a column {role} in the history, which is missing")
     rows = check.array("history/step").shape[:1]
     if rows in ((), (0,)):
         raise check.wrong("history/step", "at least one evaluation")
     for metric in metrics:
         check.like(f"history/metrics/{metric}", (*rows, tasks))
     for column in COLUMNS:
-        if column != "test" or tested:
+        if column not in missing:
             check.like(f"history/{column}", (*rows, tasks) if column in PER_TASK else rows)
 
 

@@ -10,7 +10,7 @@ from bilevel.results.plots.style import COLOURS, MARKERS
 
 if TYPE_CHECKING:
     from bilevel.results.history import History
-    from bilevel.results.result import Iterate
+    from bilevel.results.iterate import Iterate
 
 
 @runtime_checkable
@@ -53,10 +53,14 @@ class Entry(NamedTuple):
         """Its marker."""
         return MARKERS[self.number // len(COLOURS) % len(MARKERS)]
 
+    def has(self, rows: str) -> bool:
+        """Whether all runs have losses on these rows, "selection" or "test"."""
+        return all(getattr(run.last, f"{rows}_losses") is not None and rows in run.history for run in self.runs)
+
     @property
-    def has_test(self) -> bool:
-        """Whether all runs have test losses."""
-        return all(run.last.test_losses is not None and run.history.test is not None for run in self.runs)
+    def held_out(self) -> list[str]:
+        """The rows besides validation rows that all runs have losses on."""
+        return [rows for rows in ("selection", "test") if self.has(rows)]
 
     @property
     def tasks(self) -> list[tuple[str, ...]]:

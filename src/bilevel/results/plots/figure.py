@@ -32,12 +32,12 @@ def plot(
 ) -> Figure:
     """Draws one result, or compares several.
 
-    One result: worst and mean validation loss over the steps (worst test loss dashed), the tasks' weights (the heaviest
-    in colour), the means of metrics where there are any, and every task's final loss. Several: the worst loss, the mean
-    loss and the tasks' final losses of all. Of runs with several seeds the median is drawn, and a band from the 10 % to
-    the 90 % quantile; a run that ended early counts with its last value. Where the runs' tasks differ, or there are
-    very many, tasks are shown by rank instead of name. An axis is logarithmic where its losses are positive and span
-    more than a factor of ten.
+    One result: worst and mean validation loss over the steps (worst selection loss dotted, worst test loss dashed), the
+    tasks' weights (the heaviest in colour), the means of metrics where there are any, and every task's final loss.
+    Several: the worst loss, the mean loss and the tasks' final losses of all. Of runs with several seeds the median is
+    drawn, and a band from the 10 % to the 90 % quantile; a run that ended early counts with its last value. Where the
+    runs' tasks differ, or there are very many, tasks are shown by rank instead of name. An axis is logarithmic where
+    its losses are positive and span more than a factor of ten.
 
     Args:
         results: a `Result`, a `Results`, or a list of them, or a dict of them by label.
@@ -129,8 +129,8 @@ def _one(panels: list[Axes], entry: Entry) -> None:
     lines = [Line("validation" if alone else "worst", entry.runs, _worst, COLOURS[0])]
     if not alone:
         lines += [Line("mean", entry.runs, _mean, COLOURS[1])]
-    if entry.has_test:
-        lines += [Line("test" if alone else "worst (test)", entry.runs, _worst_test, COLOURS[0], test=True)]
+    for rows in entry.held_out:
+        lines += [_held_out(rows if alone else f"worst ({rows})", entry, rows)]
     handles, names = draw_lines(losses, lines), [line.label for line in lines]
     losses.set_ylabel(_loss_label([entry]))
     if len(entry.runs) > 1:
@@ -145,7 +145,7 @@ def _one(panels: list[Axes], entry: Entry) -> None:
 
 
 def _metrics(axes: Axes, entry: Entry) -> None:
-    """The mean of each metric over the tasks, on validation rows and, dashed, on test rows."""
+    """The mean of each metric over the tasks, on validation rows and, dotted and dashed, on selection and test rows."""
     names = [name for name in entry.runs[0].history.metrics if all(name in run.history for run in entry.runs)]
     kinds = list(dict.fromkeys(name.partition(" ")[2] for name in names))
     lines = [
@@ -154,7 +154,7 @@ def _metrics(axes: Axes, entry: Entry) -> None:
             entry.runs,
             lambda run, name=name: mean(run.history[name], axis=1),
             COLOURS[kinds.index(name.partition(" ")[2]) % len(COLOURS)],
-            test=name.startswith("test "),
+            rows=name.partition(" ")[0],
         )
         for name in names
     ]
@@ -165,8 +165,8 @@ def _metrics(axes: Axes, entry: Entry) -> None:
 def _several(panels: list[Axes], entries: list[Entry]) -> None:
     """Several results: their worst losses, their mean losses, and their tasks."""
     lines = [Line(e.label, e.runs, _worst, e.colour, e.marker) for e in entries]
-    tests = [Line(f"{e.label} (test)", e.runs, _worst_test, e.colour, e.marker, True) for e in entries if e.has_test]
-    draw_lines(panels[0], lines + tests)
+    others = [_held_out(f"{entry.label} ({rows})", entry, rows) for entry in entries for rows in entry.held_out]
+    draw_lines(panels[0], lines + others)
     panels[0].set_ylabel(_loss_label(entries) if len(panels) == 1 else f"worst {_loss_label(entries)}")
     if len(panels) > 1:
         draw_lines(panels[1], [line._replace(of=_mean) for line in lines])
@@ -175,8 +175,13 @@ def _several(panels: list[Axes], entries: list[Entry]) -> None:
 
 
 def _loss_label(entries: list[Entry]) -> str:
-    """What a panel's axis is called: test losses are drawn beside the validation losses where there are any."""
-    return "loss" if any(entry.has_test for entry in entries) else "validation loss"
+    """What a panel's axis is called: where there are held-out rows, losses on them are drawn beside the others."""
+    return "loss" if any(entry.held_out for entry in entries) else "validation loss"
+
+
+def _held_out(label: str, entry: Entry, rows: str) -> Line:
+    """The worst loss on selection or test rows."""
+    return Line(label, entry.runs, lambda run: run.history[rows].max(axis=1), entry.colour, entry.marker, rows)
 
 
 def _worst(run: RunLike) -> np.ndarray:
@@ -185,7 +190,3 @@ def _worst(run: RunLike) -> np.ndarray:
 
 def _mean(run: RunLike) -> np.ndarray:
     return run.history.mean
-
-
-def _worst_test(run: RunLike) -> np.ndarray:
-    return run.history["test"].max(axis=1)

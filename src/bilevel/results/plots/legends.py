@@ -25,9 +25,10 @@ def comparison_key(entries: list[Entry]) -> tuple[list[Artist], list[str]]:
         marker = entry.marker if entry.marker != MARKERS[0] else None
         handles.append(Line2D([], [], color=entry.colour, marker=marker, linewidth=2.2))
     names = [plain_text(entry.label, LABEL_LENGTH) for entry in entries]
-    if any(entry.has_test for entry in entries):
-        handles += [Line2D([], [], **line_look(GREY, MARKERS[0], test, 1)) for test in (False, True)]
-        names += ["validation", "test"]
+    held_out = [rows for rows in ("selection", "test") if any(entry.has(rows) for entry in entries)]
+    if held_out:
+        handles += [Line2D([], [], **line_look(GREY, MARKERS[0], rows, 1)) for rows in ("validation", *held_out)]
+        names += ["validation", *held_out]
     if any(len(entry.runs) > 1 for entry in entries):
         handles, names = [*handles, band_handle()], [*names, band_name(entries)]
     return handles, names

@@ -30,7 +30,7 @@ class Line(NamedTuple):
     of: Callable[[Any], np.ndarray]
     colour: str
     marker: str = MARKERS[0]
-    test: bool = False
+    rows: str = "validation"
 
 
 def draw_lines(axes: Axes, lines: list[Line]) -> list[Line2D]:
@@ -40,7 +40,7 @@ def draw_lines(axes: Axes, lines: list[Line]) -> list[Line2D]:
     handles, seen, evaluated = [], [], set()
     for number, line in enumerate(lines):
         steps, values = over_steps(line.runs, [line.of(run) for run in line.runs])
-        look = line_look(line.colour, line.marker, line.test, len(steps))
+        look = line_look(line.colour, line.marker, line.rows, len(steps))
         if line.marker != MARKERS[0] and len(steps) > MARKED_POINTS:
             look |= {"marker": line.marker, "markevery": (0.01 * (number % 10), 0.1)}  # so that markers do not coincide
         handles.append(_curve(axes, steps, values, line.label, look))
@@ -60,7 +60,7 @@ def _curve(axes: Axes, at: np.ndarray, values: np.ndarray, label: str, look: dic
     middle, low, high = spread(values)
     [handle] = axes.plot(at, middle, label=label, **look)
     if len(values) > 1:
-        faint = 0.08 if look.get("linestyle") == "--" else 0.18
+        faint = 0.18 if look.get("linestyle") == "-" else 0.08
         axes.fill_between(at, low, high, color=look["color"], alpha=faint, linewidth=0)
     return handle
 
@@ -77,7 +77,7 @@ def draw_weights(axes: Axes, entry: Entry) -> None:
     pale = [_one_line(axes, steps, np.stack(others, axis=1))] if others else []
     coloured = []
     for rank in reversed(range(len(names[:COLOURED_TASKS]))):  # the heaviest are drawn last, above the others
-        look = line_look(COLOURS[rank], MARKERS[0], False, len(steps))
+        look = line_look(COLOURS[rank], MARKERS[0], "validation", len(steps))
         coloured.append(_curve(axes, steps, curves[rank], names[rank], look))
     axes.set_ylim(0, 1.08 * np.nanmax(curves))
     axes.set_ylabel("weight")
@@ -90,7 +90,7 @@ def _one_line(axes: Axes, at: np.ndarray, values: np.ndarray) -> Line2D:
     """The medians of many tasks (values: runs, tasks, evaluations) as one pale line with gaps, which is drawn fast."""
     middle = spread(values)[0]
     with_gaps = np.hstack([middle, np.full((len(middle), 1), np.nan)])
-    look: dict[str, Any] = line_look(PALE, MARKERS[0], False, len(at)) | {"linewidth": 0.7}
+    look: dict[str, Any] = line_look(PALE, MARKERS[0], "validation", len(at)) | {"linewidth": 0.7}
     return axes.plot(np.tile([*at, np.nan], len(middle)), with_gaps.ravel(), **look)[0]
 
 
@@ -116,12 +116,12 @@ def draw_tasks(axes: Axes, entries: list[Entry]) -> list[Line2D]:
     return _rows(axes, entries) if rows else _ranks(axes, entries)
 
 
-def _final(entry: Entry) -> list[tuple[str, bool, list[np.ndarray]]]:
-    """(label, whether on test data, losses of each run)."""
-    found = [(entry.label, False, [run.last.losses for run in entry.runs])]
+def _final(entry: Entry) -> list[tuple[str, str, list[np.ndarray]]]:
+    """(label, on which rows, losses of each run); test rows where there are any, and no others held out."""
+    found = [(entry.label, "validation", [run.last.losses for run in entry.runs])]
     test = [run.last.test_losses for run in entry.runs if run.last.test_losses is not None]
-    if entry.has_test:
-        found.append((f"{entry.label} (test)", True, test))
+    if entry.has("test"):
+        found.append((f"{entry.label} (test)", "test", test))
     return found
 
 
@@ -133,7 +133,8 @@ def _rows(axes: Axes, entries: list[Entry]) -> list[Line2D]:
     handles, seen = [], []
     for entry in entries:
         place = np.arange(len(names)) + 0.6 * ((entry.number + 0.5) / len(entries) - 0.5)
-        for label, test, losses in _final(entry):
+        for label, rows, losses in _final(entry):
+            test = rows == "test"
             middle, low, high = spread(np.stack(losses)[:, order])
             look: dict[str, Any] = {"markerfacecolor": "none", "markersize": 6.5} if test else {}
             look |= {"color": entry.colour, "marker": entry.marker, "linestyle": "none", "zorder": 3}
@@ -156,10 +157,10 @@ def _ranks(axes: Axes, entries: list[Entry]) -> list[Line2D]:
 
     handles, seen, count = [], [], 1
     for entry in entries:
-        for label, test, losses in _final(entry):
+        for label, rows, losses in _final(entry):
             values = padded([-np.sort(-np.asarray(own, float)) for own in losses])
             ranks = np.arange(1, values.shape[1] + 1)
-            look = line_look(entry.colour, entry.marker, test, len(ranks))
+            look = line_look(entry.colour, entry.marker, rows, len(ranks))
             handles.append(_curve(axes, ranks, values, label, look))
             seen.append(values)
             count = max(count, len(ranks))

@@ -24,7 +24,11 @@ DPI = 200
 MARKED_POINTS = 20  # a line with this many points or fewer shows them
 
 
-def line_look(colour: str, marker: str, test: bool, points: int) -> dict[str, Any]:
-    """Lines of test data are dashed and hollow; the points of short lines are marked."""
-    look = {"color": colour, "linestyle": "--" if test else "-", "markerfacecolor": "white" if test else colour}
+LINES = {"validation": "-", "selection": ":", "test": "--"}
+
+
+def line_look(colour: str, marker: str, rows: str, points: int) -> dict[str, Any]:
+    """Lines of selection rows are dotted, of test rows dashed, both hollow; the points of short lines are marked."""
+    hollow = rows != "validation"
+    look = {"color": colour, "linestyle": LINES[rows], "markerfacecolor": "white" if hollow else colour}
     return look | {"marker": marker if points <= MARKED_POINTS else None}

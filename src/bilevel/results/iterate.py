@@ -1,0 +1,65 @@
+"""One point of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bilevel._core.averages import mean
+from bilevel.problem.task_names import TaskValues
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Iterate:
+    """One point of a run: x, every task's y, the weights, and the tasks' losses there."""
+
+    x: Any
+    y: TaskValues
+    weights: np.ndarray
+    losses: np.ndarray  # on all validation data, in the order of the tasks
+    selection_losses: np.ndarray | None = dataclasses.field(default=None, kw_only=True)
+    test_losses: np.ndarray | None
+    metrics: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)  # as in `solve(metrics=...)`, by task
+
+    @property
+    def worst(self) -> float:
+        """The largest validation loss."""
+        return float(np.max(self.losses))
+
+    @property
+    def mean(self) -> float:
+        """The mean validation loss."""
+        return float(mean(self.losses))
+
+    @property
+    def worst_task(self) -> str:
+        """The name of the task with the largest validation loss."""
+        return self.y.names[int(np.argmax(self.losses))]
+
+    @property
+    def selection_worst(self) -> float | None:
+        """The largest selection loss."""
+        return None if self.selection_losses is None else float(np.max(self.selection_losses))
+
+    @property
+    def selection_mean(self) -> float | None:
+        """The mean selection loss."""
+        return None if self.selection_losses is None else float(mean(self.selection_losses))
+
+    @property
+    def test_worst(self) -> float | None:
+        """The largest test loss."""
+        return None if self.test_losses is None else float(np.max(self.test_losses))
+
+    @property
+    def test_mean(self) -> float | None:
+        """The mean test loss."""
+        return None if self.test_losses is None else float(mean(self.test_losses))
+
+    @property
+    def test_worst_task(self) -> str | None:
+        """The name of the task with the largest test loss."""
+        return None if self.test_losses is None else self.y.names[int(np.argmax(self.test_losses))]
