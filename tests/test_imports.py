@@ -29,6 +29,7 @@ ROOMS = (
     ("theory",),
     ("problems",),
     ("datasets",),
+    ("report",),
     ("_cost",),
     ("_studies",),
     ("paper",),
@@ -36,6 +37,9 @@ ROOMS = (
     ("testing",),
     ("cli",),
 )
+
+# What a method imports when it is called: a result is written as a page by a room that knows more than results.
+METHODS = {"results.reportable": {"report.page", "diagnostics.certificate"}}
 PLACE = {room: i for i, line in enumerate(ROOMS) for room in line}
 
 LOADED = """
@@ -96,7 +100,7 @@ def test_no_module_has_the_name_of_a_function_that_users_call():
 
 @pytest.mark.parametrize("name", sorted(KNOWS))
 def test_imports_go_up_the_list_of_rooms_only(name):
-    for other in KNOWS[name]:
+    for other in KNOWS[name] - METHODS.get(name, set()):
         same, before = room(other) == room(name), PLACE[room(other)] < PLACE[room(name)]
         assert same or before, f"{name} imports {other}"
 
@@ -144,6 +148,7 @@ def test_only_problem_vmaps_over_tasks():
         "problems.representation",  # rows of a batch
         "testing",
         "_cost.counting",  # the batching rule of what counts
+        "_core.dense",  # the batching rule of factorisations
     }
     found = {name for name, path in FILES.items() if ".vmap(" in path.read_text() and room(name) != "problem"}
     assert {name for name in found if name not in others and room(name) not in others} == set()

@@ -102,3 +102,16 @@ def test_names_that_lead_out_of_their_folder(name):
 @pytest.mark.parametrize("name", ["min-max", "MORBiT(0.1)", "..a", "süd ☃", "a b"])
 def test_names_that_stay_in_their_folder(name):
     files.check_component(name, "method")
+
+
+def test_the_target_of_a_link_is_written_and_what_is_protected_is_not(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder" / "a")
+    assert files.target_file(tmp_path / "link", "save(it)") == (tmp_path / "folder" / "a").resolve()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(PermissionError, match=r"^save\(it\): what is there is write-protected or not a regular file"):
+        files.target_file(tmp_path / "pipe", "save(it)")
+    with pytest.raises(IsADirectoryError, match=r"^save\(it\): it is a directory"):
+        files.target_file(tmp_path, "save(it)")
+    with pytest.raises(FileNotFoundError, match=r"^save\(it\): there is no directory '.*none'"):
+        files.target_file(tmp_path / "none" / "a", "save(it)")

@@ -95,6 +95,13 @@ def read(path: FilePath, kind: Kind) -> Content:
     return Content(document, arrays | _foreign(documents.Fields(document, where), arrays))
 
 
+def format_of(path: FilePath, where: str) -> object:
+    """What a file says that it is of; whether that is true, `read` finds out."""
+    with open_regular(path, where) as file, _damage(where):
+        document = documents.parse(_Header.read(file).metadata.get("bilevel", "{}"))
+        return document.get("format") if isinstance(document, dict) else None
+
+
 class _Header:
     """What a file says of its arrays; every number in it has been compared with the length of the file."""
 

@@ -80,6 +80,25 @@ def _check_regular(found: os.stat_result, where: str) -> None:
         raise OSError(f"{where}: it is a pipe, a device or a socket, and this takes a regular file.")
 
 
+def target_file(path: FilePath, where: str) -> Path:
+    """Where `write_whole` is to write a file, if it can be written; the target of a link, not the link, is replaced.
+
+    Args:
+        path: of the file.
+        where: what errors begin with, such as "report('page.html')".
+    """
+    check_path(path, where)
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(f"{where}: it is a directory, and this writes one file.")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{where}: there is no directory {str(target.parent)!r}.")
+    # Renaming would replace what is write-protected all the same.
+    if target.exists() and not (target.is_file() and os.access(target, os.W_OK)):
+        raise PermissionError(f"{where}: what is there is write-protected or not a regular file.")
+    return target
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Replaces a file in one step: whatever happens, the old file or the new one is there, complete.
 

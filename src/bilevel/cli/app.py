@@ -104,7 +104,7 @@ def errors(debug: bool, interrupted: str = "Interrupted.") -> Iterator[None]:
         if ended.code == TERMINATED:
             typer.echo(interrupted, err=True)
         raise
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, ImportError) as error:
         if debug:
             raise
         print_error(str(error))

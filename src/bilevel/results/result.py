@@ -15,6 +15,7 @@ from bilevel.results import findings, summary
 from bilevel.results.divergences import Divergence
 from bilevel.results.history import History
 from bilevel.results.iterate import Iterate
+from bilevel.results.reportable import Reportable
 
 if TYPE_CHECKING:
     import pandas
@@ -30,7 +31,7 @@ class Stored(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Result:
+class Result(Reportable):
     """The end of a run, and other iterates of it.
 
     `x`, `y`, `weights`, `losses`, `selection_losses`, `test_losses`, `worst`, `mean` and `worst_task` are those of

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from bilevel.results.reportable import Reportable
 from bilevel.results.result import Result
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Results(Sequence[Result]):
+class Results(Sequence[Result], Reportable):
     """Runs that differ in their seed (or their tasks).
 
     `worst`, `mean`, `selection_worst`, `selection_mean`, `test_worst` and `test_mean` are arrays with one number per

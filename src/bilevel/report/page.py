@@ -1,0 +1,118 @@
+"""The page: what is on it, and the file that it is written to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bilevel._core.files import FilePath, target_file, write_whole
+from bilevel.diagnostics.certificate import Certificate
+from bilevel.report import frames, rendering, sentences, tables, task_chart
+from bilevel.report.line_chart import lines
+from bilevel.report.subject import Subject, solver_title
+from bilevel.report.vega import Chart
+from bilevel.results.result import Result
+
+
+def write(
+    result: Result | Sequence[Result],
+    path: FilePath,
+    *,
+    against: Result | Sequence[Result] | None = None,
+    certificate: Certificate | None = None,
+    title: str | None = None,
+) -> None:
+    """Writes the page of a result, or of several runs; see `Result.report`."""
+    runs = _runs("result", result)
+    others = None if against is None else _runs("against", against)
+    _check_certificate(certificate, runs)
+    if title is not None and not isinstance(title, str):
+        raise TypeError(f"report(title={title!r}): it needs a text, or None for the solver's name.")
+    target = target_file(path, f"report({_shown(path)})")
+    render = rendering.renderer()
+    subject, other = _labelled(runs, others)
+    text = render(
+        title=title or subject.label,
+        facts=_facts(subject),
+        verdict=sentences.verdict(subject),
+        comparison=[] if other is None else sentences.comparison(subject, other),
+        remark=sentences.differing_tasks(subject),
+        tasks=tables.tasks(subject, other),
+        charts=_charts(subject, other),
+        certificate=certificate and tables.certificate(certificate),
+        remarks=certificate and (certificate.remarks or ("All inner solves converged: the gaps are reliable.",)),
+        findings=sentences.findings(subject),
+        iterates=tables.iterates(subject),
+        settings=tables.settings([subject] if other is None else [subject, other]),
+    )
+    write_whole(target, text.encode())
+
+
+def _runs(argument: str, given: Any) -> list[Result]:
+    runs = [given] if isinstance(given, Result) else given
+    if not isinstance(runs, Sequence) or not all(isinstance(run, Result) for run in runs):
+        raise TypeError(f"report({argument}=...) got {type(given).__name__}: it needs a bl.Result or bl.Results.")
+    if not len(runs):
+        raise ValueError(f"report({argument}={given!r}): it needs at least one run.")
+    return list(runs)
+
+
+def _check_certificate(certificate: Any, runs: Sequence[Result]) -> None:
+    if certificate is None:
+        return
+    if not isinstance(certificate, Certificate):
+        raise TypeError(f"report(certificate=...) got {type(certificate).__name__}: it needs what bl.certify returns.")
+    if len(certificate.losses) != len(runs[0].y):
+        raise ValueError(
+            f"report(certificate=...) is of {len(certificate.losses)} tasks, and the result has {len(runs[0].y)}: "
+            "it needs a certificate of this result."
+        )
+
+
+def _labelled(runs: list[Result], others: list[Result] | None) -> tuple[Subject, Subject | None]:
+    """Both under names that differ."""
+    label = solver_title(runs[0])
+    if others is None:
+        return Subject(label, runs), None
+    other = solver_title(others[0])
+    return Subject(label, runs), Subject(other if other != label else f"the other {other}", others)
+
+
+def _facts(subject: Subject) -> list[tuple[str, str]]:
+    """The numbers at the top."""
+    bands = [
+        (f"{name} {role} loss", getattr(subject, name)(role)) for role in subject.roles for name in ("worst", "mean")
+    ]
+    facts = [(name, sentences.short(float(np.median(values)))) for name, values in bands]
+    return [*facts, ("tasks", f"{len(subject.names):,}"), *([("runs", str(len(subject.runs)))] * subject.is_several)]
+
+
+def _charts(subject: Subject, other: Subject | None) -> dict[str, list[Chart]]:
+    """By the section that they are in."""
+    both = [subject] if other is None else [subject, other]
+    spread = " The lines are medians over the runs, the bands go from the 10 % to the 90 % quantile."
+    said = spread if any(one.is_several for one in both) else ""
+    by_task = [task_chart.tasks(subject, other)]
+    if len(subject.names) > task_chart.TASKS:
+        many = "The loss that each share of the tasks stays below, from the best task at 0 % to the worst at 100 %."
+        by_task.append(lines(frames.shares(both), "The spread over all tasks", many + said, "loss"))
+    over_run = [
+        lines(frames.losses(both), "Worst and mean loss", f"The losses of the tasks along the run.{said}", "loss")
+    ]
+    measured = frames.metrics(both)
+    if measured is not None:
+        words = f"Means over the tasks along the run.{said}"
+        over_run.append(lines(measured, "Metrics", words, "mean of the tasks"))
+    weights = frames.weights(subject)
+    if weights is not None:
+        words = "What the solver weighs each task with along the run: the tasks that were heaviest on average"
+        rest = ", and the range of the others." if weights.series[-1].what == frames.OTHERS else "."
+        over_run.append(lines(weights, "Weights of the tasks", words + rest + said, "weight"))
+    return {"tasks": by_task, "run": over_run}
+
+
+def _shown(path: object) -> str:
+    return repr(os.fspath(path)) if isinstance(path, (str, os.PathLike)) else f"path={path!r}"

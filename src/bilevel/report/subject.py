@@ -1,0 +1,147 @@
+"""What a page is about: the runs under one label, and their numbers by task."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bilevel.results.plots.numbers import spread
+from bilevel.results.result import Result
+
+# The rows that losses are measured on, in the order of the columns, and the attribute of an iterate that has them.
+ROLES = {"validation": "losses", "selection": "selection_losses", "test": "test_losses"}
+LONGEST = 200  # letters of a name in a table
+
+
+class Band(NamedTuple):
+    """A quantity over the runs: the median, and the 10 % and 90 % quantiles; all the same for one run."""
+
+    middle: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @classmethod
+    def over(cls, rows: np.ndarray) -> Band:
+        """Over the first axis; of several rows, of what is finite in them."""
+        values = np.asarray(rows, float)
+        return cls(*(values[[0, 0, 0]] if len(values) == 1 else spread(values)))
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether the runs differ anywhere."""
+        return not np.array_equal(self.low, self.high, equal_nan=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """Runs that belong together."""
+
+    label: str
+    runs: Sequence[Result]
+
+    @property
+    def is_several(self) -> bool:
+        """Whether there is a spread to show."""
+        return len(self.runs) > 1
+
+    @property
+    def alike(self) -> Sequence[Result]:
+        """The runs whose tasks have the names of the first run's: those that numbers by task are of."""
+        return [run for run in self.runs if run.y.names == self.runs[0].y.names]
+
+    @property
+    def names(self) -> list[str]:
+        """The tasks."""
+        return [shortened(str(name), LONGEST) for name in self.runs[0].y.names]
+
+    def has(self, role: str) -> bool:
+        """Whether every run has losses on these rows."""
+        return all(getattr(run.last, ROLES[role], None) is not None for run in self.runs)
+
+    @property
+    def roles(self) -> list[str]:
+        """The rows that every run has losses on."""
+        return [role for role in ROLES if self.has(role)]
+
+    def losses(self, role: str, iterate: str = "last") -> Band:
+        """The loss of every task."""
+        return Band.over(np.stack([getattr(getattr(run, iterate), ROLES[role]) for run in self.alike]))
+
+    @property
+    def metrics(self) -> dict[str, Band]:
+        """Every task's metrics, by name."""
+        names = [name for name in self.runs[0].last.metrics if all(name in run.last.metrics for run in self.runs)]
+        return {name: Band.over(np.stack([run.last.metrics[name] for run in self.alike])) for name in names}
+
+    @property
+    def weights(self) -> Band:
+        """The weight of every task."""
+        return Band.over(np.stack([run.weights for run in self.alike]))
+
+    def worst(self, role: str) -> np.ndarray:
+        """The largest loss, one number a run."""
+        return np.array([float(np.max(getattr(run.last, ROLES[role]))) for run in self.runs])
+
+    def mean(self, role: str) -> np.ndarray:
+        """The mean loss, one number a run."""
+        return np.array([float(np.mean(getattr(run.last, ROLES[role]))) for run in self.runs])
+
+
+def solver_title(result: Result) -> str:
+    """The solver's name, and what moves its weights."""
+    solver: Any = result.solver
+    name = solver.partition("(")[0].split(".")[-1] if isinstance(solver, str) else type(solver).__name__
+    return shortened(name if result.objective is None else f"{name} ({result.objective})", LONGEST)
+
+
+def shortened(text: str, length: int) -> str:
+    """One line of text, without its middle where it is long.
+
+    >>> shortened("the clinic in the north", 11)
+    'the cl…orth'
+    """
+    text = " ".join(text.split())
+    end = (length - 1) // 2 - 1
+    return text if len(text) <= length else text[: length - 1 - end] + "…" + text[-end:]
+
+
+def distinct(names: Iterable[str], length: int) -> list[str]:
+    """Short names that differ: a chart takes what has the same name for the same.
+
+    Long names that would be the same without their middle lose what they begin and end with instead.
+
+    >>> distinct(["the clinic 1 in the north", "the clinic 2 in the north", "south"], 14)
+    ['…clinic 1…', '…clinic 2…', 'south']
+    >>> distinct(["a b", "a  b"], 14)
+    ['a b', 'a b (2)']
+    """
+    names = [" ".join(name.split()) for name in names]
+    alike: dict[str, set[str]] = {}
+    for name in names:
+        alike.setdefault(shortened(name, length), set()).add(name)
+    found: dict[str, None] = {}
+    for name in names:
+        same = alike[shortened(name, length)]
+        short, number = shortened(name if len(same) == 1 else _inner(name, list(same)), length), 1
+        own = short
+        while own in found:
+            number += 1
+            own = f"{short} ({number})"
+        found[own] = None
+    return list(found)
+
+
+def _inner(name: str, names: Sequence[str]) -> str:
+    """A name without what all of them begin and end with, but for some letters before it."""
+    head = max(0, _shared(names) - 7)
+    tail = _shared([other[head:][::-1] for other in names])
+    return "…" * (head > 0) + name[head : len(name) - tail] + "…" * (tail > 0)
+
+
+def _shared(names: Sequence[str]) -> int:
+    """How many letters all of them begin with."""
+    return len(list(itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))))
