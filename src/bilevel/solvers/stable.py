@@ -122,16 +122,10 @@ class STABLE(BilevelSolver):
         old = seconds(problem, state.memory.x, state.memory.y, rows)
         keep = 1 - rate_at(self.momentum, state.step)
         matrices = jax.tree.map(lambda n, k, o: n + (keep * (k - o)).astype(n.dtype), new, state.memory.second, old)
-<<<<<<< HEAD
         matrices = for_tasks(lambda s: s._replace(A=positive(s.A, self.floor)), matrices)  # (1)
-        seen = Upper(problem, self.estimator).direction(self.point(state), samples)
-        implicit = implicit_term(problem, state, matrices, samples)
-=======
-        matrices = one_by_one(lambda s: s._replace(A=positive(s.A, self.floor)), matrices)  # (1)
         point = self.point(state)
         seen = Upper(problem, self.estimator).direction(point, samples)
         implicit = implicit_term(problem, point, matrices, samples)
->>>>>>> 39cf545 (Weightings compare tasks by regrets, ratios, bounds or shrunk losses, and x descends the same: one transpose in one place)
         seen = seen._replace(direction=optax.tree.sub(seen.direction, implicit))
         u = lower_gradients(problem, state.x, state.y, rows)
         moved = MovedLower(*self.move_lower(state.y, state.lower, u, rate), rate, rates)
