@@ -157,6 +157,25 @@ def numbers_of(name: str, value: Any, *, of: str | None = None) -> np.ndarray:
     return np.asarray(value, float)
 
 
+def one_per_task(
+    name: str, value: Any, n: int, *, above: float | None = None, least: float | None = None, of: str | None = None
+) -> None:
+    """n finite numbers, one for each task in their order, each more than `above` or at least `least`.
+
+    >>> one_per_task("baseline", [0.5, -1.0], 2, above=0, of="Ratio")
+    Traceback (most recent call last):
+    ValueError: Ratio(baseline[1]=-1.0): it needs a positive number.
+    """
+    if any(_is_traced(leaf) for leaf in jax.tree.leaves(value)):
+        return
+    array = numbers_of(name, value, of=of)
+    if array.shape != (n,):
+        _refuse(name, array, of, f"{n} numbers, one for each task in their order")
+    for i, number in enumerate(array.tolist()):
+        if not is_number(number) or not _lies(number, above, least):
+            _refuse(f"{name}[{i}]", number, of, _range(above, least, None, None))
+
+
 def _is_traced(value: object) -> bool:
     return isinstance(value, Tracer)
 

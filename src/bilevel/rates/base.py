@@ -87,7 +87,7 @@ class Rates(abc.ABC):
         return False
 
     def refresh(self, problem: Problem, point: Point, state: RatesState, key: jax.Array, iterations: Any) -> RatesState:
-        """Between steps, at intervals: measures again what changes as x moves."""
+        """Between steps, at intervals: measures again what changes as x moves; the point has half-uniform weights."""
         return state
 
     def follow(self, problem: Problem, x: Any, y: PerTask, rows: PerTask[Sample], state: RatesState) -> RatesState:
@@ -106,7 +106,7 @@ class Rates(abc.ABC):
 
     @abc.abstractmethod
     def weights(self, state: RatesState, losses: jax.Array, step: jax.Array) -> WeightsStep:
-        """gamma."""
+        """gamma, from the losses that move the weights, or the sizes of what does in their place."""
 
 
 def curvatures(state: RatesState) -> PerTask[jax.Array] | None:

@@ -94,7 +94,7 @@ class Measured(Rates):
         if own.upper is not None:
             old = own.upper.curvature
             settled = curvature.settle(large, point.x, point.y, keys[1], condition, 5 * iterations)
-            there = point._replace(y=settled, weights=half_uniform(point.weights))
+            there = point._replace(y=settled)
             new = curvature.upper(large, there, keys[2], old.vector, iterations)
             highest = jnp.maximum(own.upper.highest, new.value)
             least = jnp.maximum(old.value / 2, highest / curvature.MAX_DROP)
@@ -127,11 +127,6 @@ class Measured(Rates):
 def decay(step: jax.Array, horizon: jax.Array) -> jax.Array:
     """(1 + 50 k / K)^(-1/2)."""
     return (1 + 50 * step / horizon) ** -0.5
-
-
-def half_uniform(weights: jax.Array) -> jax.Array:
-    """Halfway between the weights and uniform ones: the curvature of tasks that may matter soon counts too."""
-    return (weights + 1 / weights.shape[0]) / 2
 
 
 def signal(known: UpperRate) -> jax.Array:

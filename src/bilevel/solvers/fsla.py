@@ -76,7 +76,7 @@ class FSLA(LinearSystemSolver):
         value, _, memory = self.tracker.update(
             self._tracked(problem), kept(point._replace(v=v)), state.memory, problem.draw_upper(upper_key), momentum
         )  # (3)
-        state, info = self.finish(problem, state, moved, as_evaluation(value, state.weights, v))  # (4)
+        state, info = self.finish(problem, state, moved, as_evaluation(value, self.weights_of_x(state), v))  # (4)
         return state._replace(memory=memory), info
 
     def _tracked(self, problem: Problem) -> Oracle:

@@ -52,5 +52,5 @@ class GDA(SingleLevelSolver):
 
     def step(self, problem: MinMaxProblem, state: State, key: jax.Array) -> tuple[State, Info]:
         """Both moves from the old point."""
-        seen = weighted_slope(problem, state.x, state.weights, problem.draw(key))
+        seen = weighted_slope(problem, state.x, self.weights_of_x(state), problem.draw(key))
         return self.finish(problem, state, seen)  # (1), (2)

@@ -118,7 +118,7 @@ class HiBSA(SingleLevelSolver):
         blocks, structure = jax.tree.flatten(state.x)
         optimisers, squares = list(state.upper), jnp.zeros((), state.weights.dtype)
         for j in range(len(blocks)):
-            loss, slope = _block_slope(problem, blocks, structure, j, state.weights, samples)
+            loss, slope = _block_slope(problem, blocks, structure, j, self.weights_of_x(state), samples)
             moved, optimisers[j] = update(rule, slope, optimisers[j], blocks[j], loss)
             blocks[j] = optax.apply_updates(blocks[j], moved)
             # The other blocks are in their sets already, where a projection leaves them.

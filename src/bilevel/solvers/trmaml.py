@@ -65,7 +65,7 @@ class TRMAML(SingleLevelSolver):
         """Draws tasks, then both moves from the old point."""
         task_key, row_key = jax.random.split(key)
         chosen = Chosen.draw(problem, task_key, self.tasks_per_step, state.weights.dtype)  # (1)
-        seen = slope_of_chosen(problem, chosen, state.x, state.weights, row_key)
+        seen = slope_of_chosen(problem, chosen, state.x, self.weights_of_x(state), row_key)
         scaled = seen._replace(losses=problem.size / chosen.count * seen.losses)
         state, info = self.finish(problem, state, scaled)  # (2), (3)
         return state, info._replace(losses=seen.losses)

@@ -115,7 +115,7 @@ class VRBO(EstimatorSolver):
             lambda: self._refreshed(problem, kept(self.point(state, rates=rates)), refresh_key),
             lambda: state.memory,
         )  # (1)
-        seen = as_evaluation(memory.value.upper, state.weights, state.v)
+        seen = as_evaluation(memory.value.upper, self.weights_of_x(state), state.v)
         state, info = self.finish(problem, state, MovedLower(state.y, state.lower, rate, rates), seen)  # (2)
         return self._descend(problem, state._replace(memory=memory), rate, lower_key), info
 

@@ -60,6 +60,14 @@ class Weighting(abc.ABC, Generic[StateT]):
     def update(self, weights: jax.Array, losses: jax.Array, state: StateT, rate: ArrayLike) -> tuple[jax.Array, StateT]:
         """The next weights and state, from the tasks' losses; `rate` is the value of `lr` at this step."""
 
+    def in_direction(self, weights: jax.Array, state: StateT) -> jax.Array:
+        """How much each task's loss counts in what x descends: linear in the weights, and for most these themselves."""
+        return weights
+
+    def sizes(self, losses: jax.Array, state: StateT) -> jax.Array:
+        """The size of what moves each weight, from which a rate that is not given is chosen: for most, of the loss."""
+        return jnp.abs(losses)
+
 
 def uniform(n: int, dtype: DTypeLike) -> jax.Array:
     """1/n for each task."""

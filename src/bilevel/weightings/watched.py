@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core import values
 from bilevel._core.module import part
-from bilevel._core.schedules import Rate
 from bilevel.weightings.base import StateT, Weighting
 from bilevel.weightings.simplex_ascent import SimplexAscent
+from bilevel.weightings.wrapper import Wrapper
+
+T = TypeVar("T")
 
 
 @part
-class Watched(Weighting[StateT]):
+class Watched(Wrapper[StateT]):
     """The first `seen` tasks are weighted by `weighting`; the others, unseen by x, have weight 0.
 
     Unseen tasks fit their y to the shared x along the run but do not influence x: their losses say how well x serves
@@ -34,21 +38,6 @@ class Watched(Weighting[StateT]):
     seen: int
     weighting: Weighting[StateT] = SimplexAscent()  # type: ignore[assignment]
 
-    def __post_init__(self) -> None:
-        if isinstance(self.weighting, type) or not hasattr(self.weighting, "update"):
-            raise TypeError(f"Watched(weighting={self.weighting!r}): it needs a weighting object, such as Average().")
-
-    # Read-only, as every field of a part is; pyright would allow them to be assigned to.
-    @property
-    def lr(self) -> Rate:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """That of the seen tasks' weighting."""
-        return self.weighting.lr
-
-    @property
-    def moves(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether the seen tasks' weights move."""
-        return self.weighting.moves
-
     def check(self, n: int) -> None:
         """1 <= seen <= n."""
         values.whole("seen", self.seen, most=n, of="Watched")
@@ -60,10 +49,21 @@ class Watched(Weighting[StateT]):
 
     def update(self, weights: jax.Array, losses: jax.Array, state: StateT, rate: ArrayLike) -> tuple[jax.Array, StateT]:
         """The next weights."""
-        own_weights, own_losses, own = jax.tree.map(lambda a: a[: self.seen], (weights, losses, state))
+        own_weights, own_losses, own = self._seen((weights, losses, state))
         return _padded(self.weighting.update(own_weights, own_losses, own, rate), len(weights))
 
+    def in_direction(self, weights: jax.Array, state: StateT) -> jax.Array:
+        """That of the seen tasks; 0 for the others."""
+        return _padded(self.weighting.in_direction(*self._seen((weights, state))), len(weights))
 
-def _padded(rows: tuple[jax.Array, StateT], n: int) -> tuple[jax.Array, StateT]:
-    """Weights and state with rows of zeros for the tasks beyond the seen ones."""
+    def sizes(self, losses: jax.Array, state: StateT) -> jax.Array:
+        """Those of the seen tasks; the others move nothing."""
+        return _padded(self.weighting.sizes(*self._seen((losses, state))), len(losses))
+
+    def _seen(self, rows: Any) -> Any:
+        return jax.tree.map(lambda a: a[: self.seen], rows)
+
+
+def _padded(rows: T, n: int) -> T:
+    """Rows of zeros are added for the tasks beyond the seen ones."""
     return jax.tree.map(lambda a: jnp.pad(a, [(0, n - a.shape[0])] + [(0, 0)] * (a.ndim - 1)), rows)

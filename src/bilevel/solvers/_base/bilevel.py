@@ -135,7 +135,9 @@ class BilevelSolver(Solver):
 
     def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Any = 1) -> State:
         """Between chunks of steps: measures again what automatic rates need."""
-        rates = self.rates.refresh(problem, self.point(state), state.rates, key, iterations)
+        # Halfway to uniform weights: the curvature of tasks that may matter soon counts too.
+        point = self.point(state._replace(weights=(state.weights + 1 / problem.size) / 2))
+        rates = self.rates.refresh(problem, point, state.rates, key, iterations)
         return state._replace(rates=rates)
 
     def with_scaled_rates(self, factor: float) -> Self:
@@ -150,7 +152,11 @@ class BilevelSolver(Solver):
     def point(self, state: State, y: PerTask[Any] | None = None, rates: RatesState | None = None) -> Point:
         """Where the upper level is evaluated: at the state, or at a new y and newly measured curvatures."""
         known = curvatures(state.rates if rates is None else rates)
-        return Point(state.x, state.y if y is None else y, state.weights, state.v, known)
+        return Point(state.x, state.y if y is None else y, self.weights_of_x(state), state.v, known)
+
+    def weights_of_x(self, state: State) -> jax.Array:
+        """How much each task's loss counts in what x descends: the weights, but for those of another objective."""
+        return self.weighting.in_direction(state.weights, state.weighting)
 
     def lower_rates(self, problem: Problem, state: State, rows: PerTask[Sample]) -> LowerRates:
         """beta, one per task; the curvature is followed on these rows, where anything needs it."""
@@ -189,7 +195,7 @@ class BilevelSolver(Solver):
         rate = rate_at(self.upper_lr, state.step)
         if rate is None:
             direction, rate, units, rates = self.rates.upper(rates, state.x, direction, state.step)
-        loss = jnp.vdot(state.weights, seen.losses)
+        loss = jnp.vdot(self.weights_of_x(state), seen.losses)
         updates, optimiser = update(self.rule_of_x(rate), direction, state.upper, state.x, loss)
         if units is not None:
             updates = jax.tree.map(lambda u, unit: (unit * u).astype(u.dtype), updates, units)
@@ -200,7 +206,7 @@ class BilevelSolver(Solver):
         """gamma, and the rates' state after it; 0 for weights that do not move."""
         rate = rate_at(self.weighting.lr, state.step)
         if self.needs.weights:
-            rate, rates = self.rates.weights(rates, losses, state.step)
+            rate, rates = self.rates.weights(rates, self.weighting.sizes(losses, state.weighting), state.step)
         return jnp.asarray(0.0 if rate is None else rate, state.weights.dtype), rates
 
     def move_weights(self, state: State, losses: jax.Array, rates: RatesState) -> MovedWeights:

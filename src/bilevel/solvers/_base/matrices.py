@@ -11,11 +11,11 @@ from jax.flatten_util import ravel_pytree
 from bilevel._core import dense
 from bilevel._core.derivatives import Second, second
 from bilevel.hypergradients.base import upper_gradient
+from bilevel.oracles.upper import Point
 from bilevel.problem.group import TaskView, UpperSample
 from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
-from bilevel.solvers._base.state import State
 
 
 def positive(A: jax.Array, floor: float) -> jax.Array:
@@ -30,19 +30,19 @@ def seconds(problem: Problem, x: Any, y: PerTask[Any], rows: PerTask[Sample]) ->
     return problem.each(lambda task, y, sample: second(task.lower, x, y, sample), y, rows)
 
 
-def implicit_term(problem: Problem, state: State, matrices: PerTask[Second], samples: PerTask[UpperSample]) -> Any:
+def implicit_term(problem: Problem, point: Point, matrices: PerTask[Second], samples: PerTask[UpperSample]) -> Any:
     """sum_i lambda_i J^_i A^_i^-1 f_y,i."""
 
     def right(task: TaskView, y: Any, sample: UpperSample) -> jax.Array:
-        return ravel_pytree(upper_gradient(task, state.x, y, sample))[0]
+        return ravel_pytree(upper_gradient(task, point.x, y, sample))[0]
 
-    v = for_tasks(lambda s, b: dense.solve(s.A, b), matrices, problem.each(right, state.y, samples))
+    v = for_tasks(lambda s, b: dense.solve(s.A, b), matrices, problem.each(right, point.y, samples))
 
     def weighted(matrices: Second, v: jax.Array, weight: jax.Array) -> Any:
         v = weight.astype(v.dtype) * v
         return jax.tree.map(lambda J: jnp.tensordot(v.astype(J.dtype), J, 1), matrices.J)
 
-    parts = for_tasks(weighted, matrices, v, problem.split(state.weights))
+    parts = for_tasks(weighted, matrices, v, problem.split(point.weights))
     sums = [jax.tree.map(lambda a: jnp.sum(a, axis=0), part) for part in parts]
     return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *sums)
 

@@ -66,7 +66,7 @@ class MovingAverage(LinearSystemSolver):
         v = self.move_v(state.v, residuals(problem, point, samples), moved.rate)  # (2)
         momentum = rate_at(self.momentum, state.step)
         _, _, memory = self.tracker.update(self._tracked(problem), kept(point), state.memory, samples, momentum)  # (3)
-        seen = as_evaluation(state.memory.value, state.weights, v)
+        seen = as_evaluation(state.memory.value, self.weights_of_x(state), v)
         state, info = self.finish(problem, state, moved, seen)  # (1), (4)
         return state._replace(memory=memory), info
 

@@ -72,7 +72,7 @@ class Recursive(LinearSystemSolver):
         along: Directions = memory.value
         v = self.move_v(state.v, along.v, rate)
         moved = MovedLower(*self.move_lower(state.y, state.lower, along.y, rate), rate, rates)
-        state, info = self.finish(problem, state, moved, as_evaluation(along.upper, state.weights, v))  # (2)
+        state, info = self.finish(problem, state, moved, as_evaluation(along.upper, self.weights_of_x(state), v))  # (2)
         return state._replace(memory=memory), info
 
     def _refreshed(self, problem: Problem, point: KeptPoint, key: jax.Array) -> Memory:

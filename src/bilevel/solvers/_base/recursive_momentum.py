@@ -78,7 +78,7 @@ class RecursiveMomentum(EstimatorSolver):
             self._tracked(problem), point, state.memory.upper, samples, momentum
         )  # (2)
         moved = MovedLower(*self.move_lower(state.y, state.lower, u, rate), rate, rates)
-        state, info = self.finish(problem, state, moved, as_evaluation(value, state.weights, v))  # (3), (4)
+        state, info = self.finish(problem, state, moved, as_evaluation(value, self.weights_of_x(state), v))  # (3), (4)
         return state._replace(memory=Memories(lower, upper)), info
 
     def _tracked(self, problem: Problem) -> Oracle:

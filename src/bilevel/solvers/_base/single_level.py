@@ -78,10 +78,14 @@ class SingleLevelSolver(Solver):
     def move_x(self, problem: MinMaxProblem, state: State, seen: Slope) -> SingleLevelMove:
         """x <- projection of (x - rate direction)."""
         rate = rate_at(self.upper_lr, state.step)
-        loss = jnp.vdot(state.weights, seen.losses)
+        loss = jnp.vdot(self.weights_of_x(state), seen.losses)
         updates, optimiser = update(self.upper_rule(rate), seen.direction, state.upper, state.x, loss)
         x = problem.constraint.project(optax.apply_updates(state.x, updates))
         return SingleLevelMove(x, optimiser, jnp.asarray(rate * reduction(optimiser), state.weights.dtype))
+
+    def weights_of_x(self, state: State) -> jax.Array:
+        """How much each task's loss counts in what x descends: the weights, but for those of another objective."""
+        return self.weighting.in_direction(state.weights, state.weighting)
 
     def weights_rate(self, state: State) -> jax.Array:
         """The weighting's rate; 0 for weights that do not move."""

@@ -1,0 +1,72 @@
+"""Cross-fitted tasks: a task's folds count together."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+from bilevel._core import values
+from bilevel._core.module import part
+from bilevel.weightings.base import StateT, Weighting
+from bilevel.weightings.simplex_ascent import SimplexAscent
+from bilevel.weightings.wrapper import Wrapper
+
+T = TypeVar("T")
+
+
+@part
+class Folds(Wrapper[StateT]):
+    """A task is compared by the mean loss of its K folds, and each fold has 1/K of its weight; for `bl.cross_fit`.
+
+    The tasks are in the order that `bl.cross_fit` gives them: the first fold of every task, then the second of every
+    task. What the weighting inside is given per task (baselines, errors) is per task before cross-fitting.
+
+    Args:
+        folds: K.
+        weighting: of the tasks.
+
+    >>> weights, state = Folds(2).init(6, jnp.float32)
+    >>> Folds(2).update(weights, jnp.array([3.0, 0.0, 0.0, 1.0, 2.0, 0.0]), state, 2.0)[0].tolist()
+    [0.5, 0.0, 0.0, 0.5, 0.0, 0.0]
+    """
+
+    folds: int
+    weighting: Weighting[StateT] = SimplexAscent()  # type: ignore[assignment]
+
+    def check(self, n: int) -> None:
+        """The tasks are a multiple of the folds."""
+        values.whole("folds", self.folds, most=n, of="Folds")
+        if n % self.folds:
+            raise ValueError(f"Folds(folds={self.folds}): it needs a multiple of {self.folds} tasks, not {n} of them.")
+        self.weighting.check(n // self.folds)
+
+    def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, StateT]:
+        """The first weights."""
+        weights, state = self.weighting.init(n // self.folds, dtype)
+        return self._for_folds(weights / self.folds), self._for_folds(state)
+
+    def update(self, weights: jax.Array, losses: jax.Array, state: StateT, rate: ArrayLike) -> tuple[jax.Array, StateT]:
+        """The tasks' weights move by the means."""
+        moved, own = self.weighting.update(self._sums(weights), self._sums(losses) / self.folds, self._of(state), rate)
+        return self._for_folds(moved / self.folds), self._for_folds(own)
+
+    def in_direction(self, weights: jax.Array, state: StateT) -> jax.Array:
+        """That of a task, in equal parts for its folds."""
+        return self._for_folds(self.weighting.in_direction(self._sums(weights), self._of(state)) / self.folds)
+
+    def sizes(self, losses: jax.Array, state: StateT) -> jax.Array:
+        """Those of the means."""
+        return self.weighting.sizes(self._sums(losses) / self.folds, self._of(state))
+
+    def _sums(self, rows: jax.Array) -> jax.Array:
+        return jnp.sum(rows.reshape(self.folds, -1), axis=0)
+
+    def _of(self, state: T) -> T:
+        """The rows of the tasks: every fold has the same."""
+        return jax.tree.map(lambda a: a[: a.shape[0] // self.folds], state)
+
+    def _for_folds(self, rows: Any) -> Any:
+        return jax.tree.map(lambda a: jnp.concatenate([a] * self.folds), rows)

@@ -1,0 +1,104 @@
+"""Weightings around another one."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, Generic, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+from bilevel._core.schedules import Rate
+from bilevel.weightings.base import StateT, Weighting
+
+
+class Wrapper(Weighting[StateT]):
+    """A weighting whose field `weighting` is another one, which has the rate and moves the weights."""
+
+    weighting: Weighting
+
+    def __post_init__(self) -> None:
+        if isinstance(self.weighting, type) or not hasattr(self.weighting, "update"):
+            name = type(self).__name__
+            raise TypeError(f"{name}(weighting={self.weighting!r}): it needs a weighting object, such as Average().")
+
+    # Read-only, as every field of a part is; pyright would allow them to be assigned to.
+    @property
+    def lr(self) -> Rate:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """That of the weighting inside."""
+        return self.weighting.lr
+
+    @property
+    def moves(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the weighting inside moves the weights."""
+        return self.weighting.moves
+
+
+class Wrapped(NamedTuple, Generic[StateT]):
+    """The state of the weighting inside, and what the one around it keeps of every task."""
+
+    inside: StateT
+    kept: Any
+
+
+class Compared(Wrapper[Wrapped[StateT]]):
+    """A weighting that compares tasks by a function of their losses, linear but for a constant: `seen`.
+
+    With s(f) = M f + c the objective is the largest s_i, and the weighting inside sees s in place of the losses f. What
+    x descends is then sum_i weights_i s_i, so that the losses count M' weights in its direction. This is the transpose
+    of the derivative of `seen`, taken from `seen` itself: the two cannot disagree.
+
+    What is given per task is kept in the state, where a solver finds the rows of the tasks that it looks at.
+    """
+
+    @abc.abstractmethod
+    def keep(self, n: int, dtype: DTypeLike) -> Any:
+        """What is kept of every task: one row each."""
+
+    @abc.abstractmethod
+    def seen(self, losses: jax.Array, kept: Any) -> jax.Array:
+        """What the tasks are compared by."""
+
+    def renew(self, losses: jax.Array, kept: Any) -> Any:
+        """What is kept after these losses; for most, what it was."""
+        return kept
+
+    def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, Wrapped[StateT]]:
+        """That of the weighting inside, and what is kept."""
+        weights, inside = self.weighting.init(n, dtype)
+        return weights, Wrapped(inside, self.keep(n, dtype))
+
+    def update(
+        self, weights: jax.Array, losses: jax.Array, state: Wrapped[StateT], rate: ArrayLike
+    ) -> tuple[jax.Array, Wrapped[StateT]]:
+        """The weighting inside moves by what is seen."""
+        kept = self.renew(losses, state.kept)
+        weights, inside = self.weighting.update(weights, self.seen(losses, kept), state.inside, rate)
+        return weights, Wrapped(inside, kept)
+
+    def in_direction(self, weights: jax.Array, state: Wrapped[StateT]) -> jax.Array:
+        """M' weights."""
+        inside = self.weighting.in_direction(weights, state.inside)
+        _, transposed = jax.vjp(lambda losses: self.seen(losses, state.kept), jnp.zeros_like(inside))
+        return transposed(inside)[0]
+
+    def sizes(self, losses: jax.Array, state: Wrapped[StateT]) -> jax.Array:
+        """Of what is seen."""
+        return self.weighting.sizes(self.seen(losses, state.kept), state.inside)
+
+
+class Shifted(Compared[StateT]):
+    """A weighting that compares tasks by their losses plus a constant of each task."""
+
+    SMALLEST = 0.25  # the share of a loss that its size is at least
+
+    def sizes(self, losses: jax.Array, state: Wrapped[StateT]) -> jax.Array:
+        """|f_i + c_i|, but at least a quarter of |f_i|.
+
+        A shift does not change slopes, and it is slopes that limit the rate: where f_i + c_i crosses zero the rate must
+        not grow without bound. |grad f_i|^2 <= 2 L (f_i - min f_i), which f_i bounds where losses are not negative, and
+        f_i + c_i describes better where -c_i is about min f_i.
+        """
+        seen = jnp.abs(self.seen(losses, state.kept))
+        return self.weighting.sizes(jnp.maximum(seen, self.SMALLEST * jnp.abs(losses)), state.inside)
