@@ -36,8 +36,18 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
     from bilevel._run.solving import solve
     from bilevel.comparison.compare import Comparison, compare
     from bilevel.comparison.tuning import Grid
-    from bilevel.diagnostics import adapt, certify, check_hypergradient, check_problem, check_result
+    from bilevel.diagnostics import (
+        adapt,
+        baselines,
+        certify,
+        check_hypergradient,
+        check_problem,
+        check_result,
+        loss_errors,
+        refit,
+    )
     from bilevel.problem import minmax
+    from bilevel.problem.cross_fitting import cross_fit
     from bilevel.problem.minmax import MinMaxProblem
     from bilevel.problem.multiblock import MultiBlockProblem
     from bilevel.problem.per_task import PerTask
@@ -51,6 +61,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
     from bilevel.solvers._base.solver import Solver
     from bilevel.solvers._base.state import Info, State
     from bilevel.solvers.recommendation import recommended
+    from bilevel.weightings.baselines import Baselines
 
 __version__ = "0.1.0"
 
@@ -62,7 +73,8 @@ _NAMES = {
     "bilevel._run.solving": "solve",
     "bilevel.comparison.compare": "Comparison compare",
     "bilevel.comparison.tuning": "Grid",
-    "bilevel.diagnostics": "adapt certify check_hypergradient check_problem check_result",
+    "bilevel.diagnostics": "adapt baselines certify check_hypergradient check_problem check_result loss_errors refit",
+    "bilevel.problem.cross_fitting": "cross_fit",
     "bilevel.problem.minmax": "MinMaxProblem",
     "bilevel.problem.multiblock": "MultiBlockProblem",
     "bilevel.problem.per_task": "PerTask",
@@ -75,6 +87,7 @@ _NAMES = {
     "bilevel.solvers._base.solver": "Solver",
     "bilevel.solvers._base.state": "Info State",
     "bilevel.solvers.recommendation": "recommended",
+    "bilevel.weightings.baselines": "Baselines",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 _MODULE_OF |= dict.fromkeys(solvers.__all__, "bilevel.solvers")
@@ -112,6 +125,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Baselines",
     "Checkpoint",
     "Comparison",
     "Cost",
@@ -128,6 +142,7 @@ __all__ = [
     "State",
     "Task",
     "adapt",
+    "baselines",
     "certify",
     "check_hypergradient",
     "check_problem",
@@ -135,18 +150,21 @@ __all__ = [
     "compare",
     "constraints",
     "cost",
+    "cross_fit",
     "datasets",
     "divergence",
     "hypergradients",
     "leaf",
     "load",
     "loggers",
+    "loss_errors",
     "minmax",
     "part",
     "plot",
     "problems",
     "rates",
     "recommended",
+    "refit",
     "rules",
     "solve",
     "solvers",

@@ -6,16 +6,35 @@ import pytest
 
 from bilevel import weightings
 from bilevel.testing import check_weighting
-from bilevel.weightings import Average, CVaR, Exponentiated, Fixed, SimplexAscent, Watched, Weighting
+from bilevel.weightings import (
+    Average,
+    CVaR,
+    Exponentiated,
+    Fixed,
+    Folds,
+    Ratio,
+    Regret,
+    Shrunk,
+    SimplexAscent,
+    UpperBound,
+    Watched,
+    Weighting,
+)
 from ulp import assert_ulp
 
 # Those that need arguments, and options that matter; all others are made without arguments.
+FIVE = np.array([0.5, 0.1, 2.0, 0.3, 1.0])
 EXAMPLES = {
     "CVaR": [CVaR(0.5), CVaR(1 / 3, lr=0.2)],
     "Exponentiated": [Exponentiated(), Exponentiated(lr=0.2, floor=0.1)],
     "Fixed": [Fixed([0.3, 0.3, 0.2, 0.1, 0.1])],
+    "Folds": [Folds(5), Folds(1, Exponentiated())],
+    "Ratio": [Ratio(FIVE), Ratio(FIVE, Exponentiated(0.1)), Ratio(FIVE, Average())],
+    "Regret": [Regret(FIVE), Regret(FIVE, Exponentiated()), Regret(FIVE, Ratio(FIVE, CVaR(0.5)))],
+    "Shrunk": [Shrunk(FIVE), Shrunk(10 * FIVE, Exponentiated())],
+    "UpperBound": [UpperBound(FIVE), UpperBound(FIVE, -2.0, CVaR(0.5))],
     "SimplexAscent": [SimplexAscent(), SimplexAscent(0.2, pull=0.5, floor=0.1)],
-    "Watched": [Watched(3), Watched(4, Exponentiated()), Watched(2, Average())],
+    "Watched": [Watched(3), Watched(4, Exponentiated()), Watched(2, Average()), Watched(3, Regret(FIVE[:3]))],
 }
 EXPORTED = [name for name in weightings.__all__ if getattr(weightings, name) is not Weighting]
 
@@ -24,6 +43,11 @@ EXPORTED = [name for name in weightings.__all__ if getattr(weightings, name) is 
 def test_every_exported_weighting_conforms(name):
     for weighting in EXAMPLES.get(name) or [getattr(weightings, name)()]:
         check_weighting(weighting)
+
+
+def test_folds_of_several_tasks_conform():
+    check_weighting(Folds(3), tasks=6)
+    check_weighting(Folds(2, Regret([0.1, 0.2, 0.3], Exponentiated())), tasks=6)
 
 
 def test_a_single_task_conforms_too():

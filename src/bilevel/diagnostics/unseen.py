@@ -36,7 +36,7 @@ def problem_of(problem: Problem, tasks: Any) -> Unseen:
             )
     whole = [_with_validation(task) for task in tasks]
     unseen = Problem(**functions, tasks=whole, constraint=problem.constraint, lower_batch=1, upper_batch=1)
-    groups = [dataclasses.replace(g, lower_batch=_batch(g.train, first.lower_batch)) for g in unseen.groups]
+    groups = [dataclasses.replace(g, lower_batch=batch_within(g.train, first.lower_batch)) for g in unseen.groups]
     counts = [task.count if isinstance(task, TaskStack) else 1 for task in tasks]
     validated = np.repeat([task is own for task, own in zip(tasks, whole, strict=True)], counts)
     return Unseen(unseen.replace(groups=tuple(groups)), validated)
@@ -56,7 +56,7 @@ def _nothing(x: Any, y: Any, batch: Any) -> jax.Array:
     return jnp.asarray(0 * optax.tree.sum(y))
 
 
-def _batch(source: Source, wanted: int | None) -> int | None:
+def batch_within(source: Source, wanted: int | None) -> int | None:
     """The problem's batch, or all the data where a task has less."""
     if wanted is None and not source.finite:
         raise ValueError(

@@ -91,14 +91,15 @@ class Compared(Wrapper[Wrapped[StateT]]):
 class Shifted(Compared[StateT]):
     """A weighting that compares tasks by their losses plus a constant of each task."""
 
-    SMALLEST = 0.25  # the share of a loss that its size is at least
+    SMALLEST = 0.5  # the share of a loss that its size is at least
 
     def sizes(self, losses: jax.Array, state: Wrapped[StateT]) -> jax.Array:
-        """|f_i + c_i|, but at least a quarter of |f_i|.
+        """|f_i + c_i|, but between half of |f_i| and all of it.
 
-        A shift does not change slopes, and it is slopes that limit the rate: where f_i + c_i crosses zero the rate must
-        not grow without bound. |grad f_i|^2 <= 2 L (f_i - min f_i), which f_i bounds where losses are not negative, and
-        f_i + c_i describes better where -c_i is about min f_i.
+        A shift does not change slopes, and it is slopes that limit the rate: |grad f_i|^2 <= 2 L (f_i - min f_i). Where
+        losses are not negative f_i bounds the right side, and f_i + c_i is near to it where -c_i is about min f_i; but
+        where f_i + c_i crosses zero the rate must not grow without bound.
         """
-        seen = jnp.abs(self.seen(losses, state.kept))
-        return self.weighting.sizes(jnp.maximum(seen, self.SMALLEST * jnp.abs(losses)), state.inside)
+        plain = jnp.abs(losses)
+        size = jnp.clip(jnp.abs(self.seen(losses, state.kept)), self.SMALLEST * plain, plain)
+        return self.weighting.sizes(size, state.inside)

@@ -1,0 +1,177 @@
+"""What each task could reach alone, on rows held out: the b_i of `bl.weightings.Regret` and `bl.weightings.Ratio`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bilevel._core import pytrees, values
+from bilevel.diagnostics.points import check_is_problem
+from bilevel.diagnostics.refitting import tasks_of
+from bilevel.diagnostics.row_losses import Moments, longest, moments
+from bilevel.diagnostics.unseen import batch_within
+from bilevel.problem import findings, initial_point
+from bilevel.problem.cross_fitting import parts, pooled
+from bilevel.problem.group import Group
+from bilevel.problem.per_task import PerTask
+from bilevel.problem.problem import Problem
+from bilevel.problem.task import Task
+from bilevel.problem.task_names import Names
+from bilevel.solvers._base.bilevel import BilevelSolver
+from bilevel.solvers._base.solver import FIRST_MEASUREMENT
+from bilevel.solvers.tandem import Tandem
+from bilevel.weightings.average import Average
+from bilevel.weightings.baselines import Baselines
+
+EVALUATIONS = 20  # how often a run is looked at, to find where it would have stopped
+AT_ONCE = 1e6  # numbers in the copies of x that move side by side
+
+
+def baselines(
+    problem: Problem,
+    x: Any,
+    y: Any = None,
+    *,
+    steps: int = 1000,
+    folds: int = 5,
+    solver: BilevelSolver | None = None,
+    seed: int = 0,
+) -> Baselines:
+    """b_i: the loss that task i reaches alone, with an x of its own, on rows that it was not fitted to.
+
+    A task's training and validation rows are pooled and cut into K folds. For each fold an x_i and a y_i are learnt on
+    the other folds, whose rows are training and validation rows in the task's own proportion, and f_i is measured on
+    the fold. Runs stop early: where the other folds of the task would have been best on average, so that no fold
+    chooses its own end; the start counts as such a place. Test rows are not looked at.
+
+    This is K runs of each task, of `steps` steps each. All are one compiled program.
+
+    Args:
+        problem: the problem, with rows (no `Generator`).
+        x: where every task's x starts, as for `solve`.
+        y: where the tasks' variables start, as for `solve`.
+        steps: of every run, at most.
+        folds: K.
+        solver: what solves each task; None = `bl.Tandem()`. Its weighting has one task to weigh.
+        seed: of everything random.
+
+    Returns:
+        the values, and their standard errors from the spread of the rows' losses.
+
+    >>> import bilevel as bl
+    >>> def upper(x, y, batch): return jnp.mean((y - batch) ** 2)
+    >>> def lower(x, y, batch): return jnp.mean((y - batch) ** 2) + (y - x) ** 2
+    >>> tasks = [bl.Task(jnp.full(6, c), jnp.full(4, c), name=name) for name, c in (("easy", 0.0), ("hard", 2.0))]
+    >>> problem = bl.Problem(upper, lower, tasks)
+    >>> bl.baselines(problem, jnp.array(1.0), jnp.array(0.0), steps=200, folds=2).array(problem).round(2).tolist()
+    [0.0, 0.0]
+    """
+    check_is_problem("baselines", problem)
+    for name, value, least in (("steps", steps, 1), ("folds", folds, 2), ("seed", seed, 0)):
+        values.whole(name, value, least=least, of="baselines")
+    solver = Tandem() if solver is None else solver
+    if not isinstance(solver, BilevelSolver):
+        raise TypeError(f"baselines(solver=...) got {solver!r}: it needs a solver of bl.Problem, such as bl.Tandem().")
+    solver = solver.replace(weighting=Average())
+    key = jax.random.key(seed)
+    x = initial_point.arrays(x, "x")
+    held = held_out(problem, problem.starting_y(y, jax.random.fold_in(key, 0)), folds, seed)
+    solver.check(held)
+    y = held.starting_y(None, key)
+    findings.raise_first(findings.at_start(held, x, y))
+    curves = [
+        _curves(solver, held, g, x, y_g, jax.random.fold_in(key, 1), -(-steps // EVALUATIONS))
+        for g, y_g in enumerate(y)
+    ]
+    seen = Moments(*(a.reshape(folds, problem.size, -1) for a in jax.device_get(held.join(PerTask(tuple(curves))))))
+    found = stopped(seen)
+    return Baselines(np.asarray(found.mean), found.error(), tuple(problem.names))
+
+
+def held_out(problem: Problem, y: PerTask[Any], folds: int, seed: int) -> Problem:
+    """All folds of all tasks, the first of every task first; what a fold has as test rows is the part held out."""
+    starts = problem.by_name(jax.device_get(y))
+    made: list[list[Task]] = [[] for _ in range(folds)]
+    for i, task in enumerate(tasks_of(problem)):
+        rows = pooled("baselines", task, ("train", "validation"), problem.names[i])
+        share = _rows(task.train) / _rows(rows)
+        for k, (rest, fold) in enumerate(parts(rows, folds, (seed, i), 0, problem.names[i])):
+            if _rows(rest) < 2:
+                raise ValueError(f"baselines: task {problem.names[i]!r} has too few rows to train and to validate on.")
+            cut = int(np.clip(round(share * _rows(rest)), 1, _rows(rest) - 1))
+            train, validation = pytrees.index(rest, slice(cut)), pytrees.index(rest, slice(cut, None))
+            name = f"{problem.names[i]}, fold {k + 1} of {folds}"
+            own = {"upper": task.upper, "lower": task.lower, "y": starts[problem.names[i]]}
+            made[k].append(Task(train, validation, fold, name, **own))
+    first = problem.groups[0]
+    tasks = [task for fold in made for task in fold]
+    held = Problem(first.upper, first.lower, tasks, problem.constraint, lower_batch=1, upper_batch=1)
+    return held.replace(groups=tuple(_with_batches(group, first) for group in held.groups))
+
+
+def _with_batches(group: Group, first: Group) -> Group:
+    """Those of the problem, or all rows where there are fewer."""
+    lower, upper = batch_within(group.train, first.lower_batch), batch_within(group.validation, first.upper_batch)
+    return dataclasses.replace(group, lower_batch=lower, upper_batch=upper)
+
+
+def _rows(data: Any) -> int:
+    return len(jax.tree.leaves(data)[0])
+
+
+@functools.partial(jax.jit, static_argnames="g")
+def _curves(
+    solver: BilevelSolver, problem: Problem, g: int, x: Any, y: Any, key: jax.Array, steps: jax.Array
+) -> Moments:
+    """Of every task of a group on its test rows: at the start, and after so many steps again and again."""
+    group = problem.groups[g]
+    most = longest(group.test)
+
+    def alone(row: tuple[jax.Array, Any]) -> Moments:
+        i, y = row
+        test = group.test.chosen(i[None])
+        own = dataclasses.replace(group.chosen(i[None]), ids=jnp.zeros(1, group.ids.dtype))
+        single = problem.replace(groups=(own,), place=None, names=Names(problem.names[:1]))
+        own_key = jax.random.fold_in(key, group.ids[i])
+        state = solver.start(single, x, PerTask((pytrees.index(y, None),)), own_key, EVALUATIONS * steps)
+
+        def look(state: Any) -> Moments:
+            one = lambda rows, y: moments(rows, most, lambda batch: group.upper(state.x, y, batch))  # noqa: E731
+            return pytrees.index(jax.vmap(one, in_axes=(test.axes, 0), axis_size=1)(test, state.y.groups[0]), 0)
+
+        def chunk(state: Any, _: Any) -> tuple[Any, Moments]:
+            if solver.measures(state):
+                # The more often at the beginning, as the first measurement has nothing to start from.
+                iterations = jnp.where(state.step == 0, FIRST_MEASUREMENT, 1)
+                state = solver.refresh(single, state, jax.random.fold_in(own_key, 2 * state.step), iterations)
+            step = lambda _, at: solver.step(single, at, jax.random.fold_in(own_key, 2 * at.step + 1))[0]  # noqa: E731
+            state = jax.lax.fori_loop(0, steps, step, state)
+            return state, look(state)
+
+        _, later = jax.lax.scan(chunk, state, None, length=EVALUATIONS)
+        return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), look(state), later)
+
+    at_once = int(np.clip(AT_ONCE // optax.tree.size(x), 1, group.size))
+    return jax.lax.map(alone, (jnp.arange(group.size), y), batch_size=at_once)
+
+
+def stopped(seen: Moments) -> Moments:
+    """The mean and the variance over all rows of every task, each fold's taken where its other folds are best.
+
+    Args:
+        seen: arrays (folds, tasks, times); what is not finite is never best.
+    """
+    rows, mean, variance = (np.asarray(a, float) for a in seen)
+    total = np.where(np.isfinite(mean), rows * mean, np.inf)
+    others = np.stack([np.sum(np.delete(total, k, axis=0), axis=0) for k in range(len(total))])
+    time = np.argmin(others, axis=-1)[..., None]
+    rows, mean, variance = (np.take_along_axis(a, time, axis=-1)[..., 0] for a in (rows, mean, variance))
+    count = rows.sum(axis=0)
+    whole = np.sum(rows * mean, axis=0) / count
+    return Moments(count, whole, np.sum(rows * (variance + (mean - whole) ** 2), axis=0) / count)
