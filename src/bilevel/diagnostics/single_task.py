@@ -14,13 +14,13 @@ import optax
 from bilevel._core import pytrees, values
 from bilevel.diagnostics.points import check_is_problem
 from bilevel.diagnostics.refitting import tasks_of
-from bilevel.diagnostics.row_losses import Moments, longest, moments
 from bilevel.diagnostics.unseen import batch_within
 from bilevel.problem import findings, initial_point
 from bilevel.problem.cross_fitting import parts, pooled
 from bilevel.problem.group import Group
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
+from bilevel.problem.row_moments import Moments, row_moments
 from bilevel.problem.task import Task
 from bilevel.problem.task_names import Names
 from bilevel.solvers._base.bilevel import BilevelSolver
@@ -131,19 +131,18 @@ def _curves(
 ) -> Moments:
     """Of every task of a group on its test rows: at the start, and after so many steps again and again."""
     group = problem.groups[g]
-    most = longest(group.test)
+    assert group.test is not None
+    held = group.test
 
     def alone(row: tuple[jax.Array, Any]) -> Moments:
         i, y = row
-        test = group.test.chosen(i[None])
         own = dataclasses.replace(group.chosen(i[None]), ids=jnp.zeros(1, group.ids.dtype))
         single = problem.replace(groups=(own,), place=None, names=Names(problem.names[:1]))
         own_key = jax.random.fold_in(key, group.ids[i])
         state = solver.start(single, x, PerTask((pytrees.index(y, None),)), own_key, EVALUATIONS * steps)
 
         def look(state: Any) -> Moments:
-            one = lambda rows, y: moments(rows, most, lambda batch: group.upper(state.x, y, batch))  # noqa: E731
-            return pytrees.index(jax.vmap(one, in_axes=(test.axes, 0), axis_size=1)(test, state.y.groups[0]), 0)
+            return pytrees.index(row_moments(group.upper, held.chosen(i[None]), state.x, state.y.groups[0]), 0)
 
         def chunk(state: Any, _: Any) -> tuple[Any, Moments]:
             if solver.measures(state):
@@ -165,10 +164,10 @@ def stopped(seen: Moments) -> Moments:
     """The mean and the variance over all rows of every task, each fold's taken where its other folds are best.
 
     Args:
-        seen: arrays (folds, tasks, times); what is not finite is never best.
+        seen: arrays (folds, tasks, times); a time at which a fold is not finite is never best.
     """
     rows, mean, variance = (np.asarray(a, float) for a in seen)
-    total = np.where(np.isfinite(mean), rows * mean, np.inf)
+    total = np.where(np.isfinite(mean).all(axis=0), rows * mean, np.inf)
     others = np.stack([np.sum(np.delete(total, k, axis=0), axis=0) for k in range(len(total))])
     time = np.argmin(others, axis=-1)[..., None]
     rows, mean, variance = (np.take_along_axis(a, time, axis=-1)[..., 0] for a in (rows, mean, variance))
