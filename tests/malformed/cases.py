@@ -264,13 +264,21 @@ def solve_with(**more):
     return bl.solve(of_kind(bl.Problem), **given)
 
 
+def is_one_per_task(given):
+    try:
+        return np.shape(given) == (2,) and np.asarray(given).dtype.kind in "iuf" and np.all(np.isfinite(given))
+    except Exception:  # whatever an object raises
+        return False
+
+
+NOT_ONE_PER_TASK = (junk.not_number | st.lists(st.floats(), max_size=3)).filter(lambda v: not is_one_per_task(v))
 WRONG_FIELDS = {  # by the name of a field of a part
     **dict.fromkeys(["weighting", "hypergradient", "rates", "tracker"], junk.not_object | st.none()),
     "upper_rule": junk.not_callable,
     "lower_rule": junk.not_callable | st.none(),
     "rule": junk.not_callable | st.none(),
     **dict.fromkeys(
-        ["lower_steps", "period", "terms", "iterations", "every", "patience", "steps", "seen"], junk.not_whole
+        ["lower_steps", "period", "terms", "iterations", "every", "patience", "steps", "seen", "folds"], junk.not_whole
     ),
     **dict.fromkeys(["blocks_per_step", "tasks_per_step", "refresh_batch"], junk.not_whole_or_none),
     **dict.fromkeys(["upper_lr", "lower_lr", "dual_lr", "v_lr", "penalty_lr", "lr"], junk.not_rate),
@@ -287,9 +295,20 @@ WRONG_FIELDS = {  # by the name of a field of a part
     "factor": junk.not_number | st.floats(max_value=0) | st.floats(min_value=1),
     **dict.fromkeys(["upper_rate", "lower_rate", "weights_rate"], junk.never_number.filter(lambda v: not callable(v))),
     "shape": junk.not_object,
+    **dict.fromkeys(["baseline", "errors"], NOT_ONE_PER_TASK),
     "per_task": junk.not_object.filter(lambda v: not isinstance(v, bool)),
 }
 WRONG_FIELDS["floor"] = junk.not_fraction
+ONES = np.ones(2)
+NEEDED = {  # by weightings
+    "CVaR": {"fraction": 0.5},
+    "Folds": {"folds": 2},
+    "Watched": {"seen": 1},
+    "Ratio": {"baseline": ONES},
+    "Regret": {"baseline": ONES},
+    "Shrunk": {"errors": ONES},
+    "UpperBound": {"errors": ONES},
+}
 
 
 def options():
@@ -312,7 +331,7 @@ def options():
                 return solve(of_kind(kind.problem_type), kind(**{**given, field: value}))
 
             yield f"{name}({field.name})", Case(wrong, use, (field.name,))
-    yield from parts(weightings, "weighting", {"CVaR": {"fraction": 0.5}, "Watched": {"seen": 1}})
+    yield from parts(weightings, "weighting", NEEDED)
     yield (
         "Fixed(weights)",
         Case(
@@ -356,7 +375,8 @@ def parts(room, option, needed):
             def use(value, kind=kind, field=field.name, given=given):
                 return solve_with(solver=bl.MORBiT(**{option: kind(**{**given, field: value})}))
 
-            yield f"{name}({field.name})", Case(WRONG_FIELDS[field.name], use, (field.name,))
+            wrong = junk.not_number if (name, field.name) == ("UpperBound", "factor") else WRONG_FIELDS[field.name]
+            yield f"{name}({field.name})", Case(wrong, use, (field.name,))
 
 
 def sets():
@@ -450,6 +470,17 @@ def after():
         Case(junk.not_callable, lambda v: bl.adapt(p, X, [task()], 2, Y, lower_rule=v), ("lower_rule",)),
     )
     yield "adapt(lower_lr)", Case(junk.not_rate, lambda v: bl.adapt(p, X, [task()], 2, Y, lower_lr=v), ("lower_lr",))
+    yield "refit(problem)", Case(junk.with_none, lambda v: bl.refit(v, X, steps=2, y=Y), ("problem",))
+    yield "refit(steps)", Case(junk.not_whole, lambda v: bl.refit(p, X, steps=v, y=Y), ("steps",))
+    yield "baselines(problem)", Case(junk.with_none, lambda v: bl.baselines(v, X, Y), ("problem",))
+    yield "baselines(steps)", Case(junk.not_whole, lambda v: bl.baselines(p, X, Y, steps=v), ("steps",))
+    yield "baselines(folds)", Case(junk.not_whole, lambda v: bl.baselines(p, X, Y, folds=v), ("folds",))
+    yield "baselines(seed)", Case(junk.not_count, lambda v: bl.baselines(p, X, Y, seed=v), ("seed",))
+    yield "baselines(solver)", Case(junk.not_object, lambda v: bl.baselines(p, X, Y, solver=v), ("solver",))
+    yield "cross_fit(tasks)", Case(junk.with_none, bl.cross_fit, ("tasks",))
+    yield "cross_fit(folds)", Case(junk.not_whole, lambda v: bl.cross_fit([task()], v), ("folds",))
+    yield "cross_fit(seed)", Case(junk.not_count, lambda v: bl.cross_fit([task()], 2, v), ("seed",))
+    yield "loss_errors(result)", Case(junk.with_none, lambda v: bl.loss_errors(p, v), ("result",))
     yield "adapt(seed)", Case(junk.not_count, lambda v: bl.adapt(p, X, [task()], 2, Y, seed=v), ("seed",))
     yield "certify(problem)", Case(junk.with_none, lambda v: bl.certify(v, result()), ("problem",))
     yield "certify(result)", Case(junk.with_none, lambda v: bl.certify(p, v), ("result",))
