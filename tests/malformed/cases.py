@@ -477,7 +477,7 @@ def after():
     yield "baselines(folds)", Case(junk.not_whole, lambda v: bl.baselines(p, X, Y, folds=v), ("folds",))
     yield "baselines(seed)", Case(junk.not_count, lambda v: bl.baselines(p, X, Y, seed=v), ("seed",))
     yield "baselines(solver)", Case(junk.not_object, lambda v: bl.baselines(p, X, Y, solver=v), ("solver",))
-    yield "cross_fit(tasks)", Case(junk.with_none, bl.cross_fit, ("tasks",))
+    yield "cross_fit(tasks)", Case(st.sampled_from([None, 3, [], [1], "a", junk.Thing()]), bl.cross_fit, ("tasks",))
     yield "cross_fit(folds)", Case(junk.not_whole, lambda v: bl.cross_fit([task()], v), ("folds",))
     yield "cross_fit(seed)", Case(junk.not_count, lambda v: bl.cross_fit([task()], 2, v), ("seed",))
     yield "loss_errors(result)", Case(junk.with_none, lambda v: bl.loss_errors(p, v), ("result",))
