@@ -174,7 +174,7 @@ def test_a_file_of_version_0_1_0_is_read():
         "best            1.3945      1.3861      2.3545      1.5136  north       north",
         "random          2.1814      1.2598      3.3508      1.7014  north       north",
         "average         1.6827      1.2842       2.725      1.5351  north       north",
-        "best has the lowest worst validation loss of 21 evaluations.",
+        "The best has the lowest worst validation loss of 21 evaluations.",
         "largest weights: north 1.000, south 0.000",
         *(f"- {sentence}" for sentence in loaded.findings()),
     ]

@@ -43,8 +43,8 @@ def _worst_tasks(iterate: Iterate) -> list[str]:
 def chosen_by(result: Result) -> str:
     """A line on what the best iterate was chosen by."""
     if result.best_by == "last":
-        return "best is the last iterate: here a lower loss is not a better one."
-    words = f"best has the lowest worst {result.best_by} loss of {result.history.evaluations} evaluations"
+        return "The best is the last iterate: here a lower loss is not a better one."
+    words = f"The best has the lowest worst {result.best_by} loss of {result.history.evaluations} evaluations"
     if result.best_by == "selection":
         return f"{words}, on rows that x never saw."
     if not result.fits_validation:
