@@ -86,12 +86,12 @@ def draw(figure: Figure, records: RecordFiles, shorter: Callable[[Experiment], E
     """Saves a figure as PNG and PDF, and its numbers as CSV; the files."""
     panels = {}
     for variant in VARIANTS:
+        if not all(variant in e.methods for e in figure.experiments):
+            continue
         runs = {
-            (e.name, m): records.read(shorter(e), variant, m)
-            for e in figure.experiments
-            for m in e.methods.get(variant, ())
+            (e.name, m): records.read(shorter(e), variant, m) for e in figure.experiments for m in e.methods[variant]
         }
-        if runs and all(runs.values()):
+        if all(runs.values()):
             panels[variant] = runs
     if not panels:
         return []
