@@ -29,6 +29,8 @@ SCRIPTS = "the scripts had not been run as they are: momentum, heads, losses, pl
 HORIZON = "judged where the script ends (6,000 steps instead of 20,000), intervals of four looks"
 RULE = "the same runs or more of them, by a rule that says which gain must be excluded, intervals of four looks"
 
+DIVERGED = "a trial diverged: the estimator is unbiased now, and less stable at the rates that were chosen before"
+
 
 def changed(found: list[TestedClaim]) -> list[Sequence[str]]:
     """Rows of claim, variant, verdict then, verdict now, why; of the whole run."""
@@ -41,5 +43,6 @@ def changed(found: list[TestedClaim]) -> list[Sequence[str]]:
             if verdict in (then, NONE):
                 continue
             why = SCRIPTS if variant == "published" else HORIZON if "20" in text else RULE
+            why = DIVERGED if "diverged" in tested.evidence.text else why
             rows.append([tested.claim.figure, text, VARIANTS[variant], then, verdict, why])
     return rows

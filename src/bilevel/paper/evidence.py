@@ -38,9 +38,15 @@ def lower(experiment: Experiment, column: str) -> Test:
         a, b = _ends(runs, experiment, column, measures.final)
         if not len(a):
             return MISSING
+        gone = _diverged(runs, experiment)
+        kept, trials = ~np.any(gone, axis=0), len(a)
+        a, b = a[kept], b[kept]
         difference = interval(b - a, CONFIDENCE)
         text = f"{np.nanmean(a):.3f} to {np.nanmean(b):.3f}, difference {difference.text(3, '+')}, {_wins(a, b)}"
-        return _gain(text, difference, -GAIN * float(np.nanmean(a)), len(a))
+        if not gone.any():
+            return _gain(text, difference, -GAIN * float(np.nanmean(a)), trials)
+        said = f"of {trials} trials min-avg diverged in {gone[0].sum()} and min-max in {gone[1].sum()}"
+        return Evidence(f"{said}; the others {text}", INCONCLUSIVE, trials)
 
     return test
 
@@ -83,6 +89,13 @@ def _ends(runs: Runs, experiment: Experiment, column: str, of: Callable) -> tupl
     average, robust = runs(experiment, "min-avg"), runs(experiment, "min-max")
     seeds = measures.paired(average, robust)
     return np.array([of(average[s], column) for s in seeds]), np.array([of(robust[s], column) for s in seeds])
+
+
+def _diverged(runs: Runs, experiment: Experiment) -> np.ndarray:
+    """Of min-avg and of min-max, which trials ended far above where they began or without a number."""
+    found = runs(experiment, "min-avg"), runs(experiment, "min-max")
+    seeds = measures.paired(*found)
+    return np.array([[measures.diverged(own[s], int(own[s]["step"][-1])) for s in seeds] for own in found])
 
 
 def _wins(a: np.ndarray, b: np.ndarray) -> str:

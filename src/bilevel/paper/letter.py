@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -120,7 +121,12 @@ BATCHES = {8: LETTER, 32: experiment(16, 32), 128: experiment(16, 128)}
 
 # What of the scripts does it: on the described problem, without an implicit term.
 _direct = MORBiT(1e-4, 1e-3, Direct(), SimplexAscent(1e-3), upper_rule=plateau, lower_rule=plateau)
-_momentum = functools.partial(optax.sgd, momentum=0.9)
+
+
+def _momentum(rate: Any) -> optax.GradientTransformation:  # with a name, by which its runs are found again
+    return optax.sgd(rate, momentum=0.9)
+
+
 _moving = _direct.replace(upper_rule=Plateau(_momentum, patience=30), lower_rule=Plateau(_momentum, patience=30))
 _script = ScriptDescent(1e-4, 1e-3, 1e-3, patience=30)
 PARTS = Experiment(

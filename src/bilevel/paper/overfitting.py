@@ -32,7 +32,11 @@ class Overfitting(NamedTuple):
 
 def overfitting(records: Records, experiment: Experiment, variant: str, method: str = "min-max") -> Overfitting | None:
     """Even trials choose, odd ones report; None where there are too few."""
-    runs = list(records.read(experiment, variant, method).values())
+    runs = [
+        run
+        for run in records.read(experiment, variant, method).values()
+        if not measures.diverged(run, int(run["step"][-1]))
+    ]
     if len(runs) < 4:
         return None
     ends = [round(share * experiment.steps) for share in SHARES]

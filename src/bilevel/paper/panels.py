@@ -31,11 +31,9 @@ def compare(experiment: Experiment, name: str) -> Panel:
     """min-avg against min-max."""
 
     def draw(axes: Axes, runs: Runs) -> list[Any]:
-        lines = [
-            Line(method, runs[experiment.name, method], column(name), colour)
-            for method, colour in (("min-avg", BLUE), ("min-max", RED))
-        ]
-        return draw_lines(axes, lines)
+        methods = {"min-avg": BLUE, "min-max": RED}
+        own = {method: _settled(axes, runs[experiment.name, method]) for method in methods}
+        return draw_lines(axes, [Line(method, own[method], column(name), methods[method]) for method in methods])
 
     return draw
 
@@ -44,7 +42,8 @@ def decay(experiment: Experiment, name: str) -> Panel:
     """A squared norm over the steps, both logarithmic, and the slope -2/5."""
 
     def draw(axes: Axes, runs: Runs) -> list[Any]:
-        own = [known for run in runs[experiment.name, "min-max"] if len((known := _where_known(run, name)).step) > 1]
+        settled = _settled(axes, runs[experiment.name, "min-max"])
+        own = [known for run in settled if len((known := _where_known(run, name)).step) > 1]
         if not own:
             axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=GREY)
             return []
@@ -55,6 +54,15 @@ def decay(experiment: Experiment, name: str) -> Panel:
         return handles
 
     return draw
+
+
+def _settled(axes: Axes, runs: list[Record]) -> list[Record]:
+    """The runs that did not diverge; the panel says how many did."""
+    found = [run for run in runs if not measures.diverged(run, int(run["step"][-1]))]
+    if len(found) < len(runs):
+        text = f"{len(runs) - len(found)} of {len(runs)} diverged, not drawn"
+        axes.text(0.97, 0.95, text, transform=axes.transAxes, fontsize=8, ha="right", va="top")
+    return found
 
 
 def _where_known(run: Record, name: str) -> Record:
