@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import threading
+import time
 import warnings
 
 import jax
@@ -358,12 +359,23 @@ def test_arguments_that_make_no_sense(options, error, said, tmp_path, monkeypatc
 # ------------------------------------------------------------------ the files of a folder
 
 
+def written(folder):
+    """A callback that waits until the state of five steps before is written: a run does not wait for a slow disk."""
+
+    def wait(evaluation):
+        name, until = f"state-{evaluation['step'] - 5:012d}.safetensors", time.monotonic() + 60
+        while evaluation["step"] > 5 and name not in states(folder) and time.monotonic() < until:
+            time.sleep(0.01)
+
+    return wait
+
+
 def test_the_last_three_states_stay(tmp_path):
-    solve(checkpoint=bl.Checkpoint(tmp_path, steps=5))
-    assert len(states(tmp_path)) == 3
-    assert states(tmp_path)[-1] == "state-000000000060.safetensors"
-    solve(checkpoint=bl.Checkpoint(tmp_path / "one", steps=5, keep=1))
-    assert states(tmp_path / "one") == ["state-000000000060.safetensors"]
+    solve(checkpoint=bl.Checkpoint(tmp_path, steps=5), every=5, callback=written(tmp_path))
+    assert states(tmp_path) == [f"state-{step:012d}.safetensors" for step in (50, 55, 60)]
+    one = tmp_path / "one"
+    solve(checkpoint=bl.Checkpoint(one, steps=5, keep=1), every=5, callback=written(one))
+    assert states(one) == ["state-000000000060.safetensors"]
 
 
 def test_run_json_says_what_is_run(stopped):
