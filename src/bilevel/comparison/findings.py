@@ -1,0 +1,41 @@
+"""What a comparison shows that should be known before its ranks are believed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bilevel.comparison.table import Row
+from bilevel.comparison.tuning import AUTOMATIC
+from bilevel.results.findings.finding import Finding
+
+
+def found(rows: Sequence[Row]) -> tuple[Finding, ...]:
+    """Of a table: ties for the first place, and rates that end where their grid does."""
+    checks = (ties(rows), edges(rows))
+    return tuple(finding for finding in checks if finding is not None)
+
+
+def ties(rows: Sequence[Row]) -> Finding | None:
+    """Solvers that seeds do not tell from the first."""
+    tied = [f"{row['solver']}{', automatic' * (row['rates'] == AUTOMATIC)}" for row in rows if row["ties_with_first"]]
+    if len(tied) < 2:
+        return None
+    return Finding(
+        "tie",
+        f"Tie for the first place (the same place, or intervals that overlap): {'; '.join(tied)}. "
+        "More seeds tell more.",
+        {"solvers": len(tied)},
+    )
+
+
+def edges(rows: Sequence[Row]) -> Finding | None:
+    """Tuned rates beyond which better ones may lie."""
+    own = sorted({f"{row['solver']}: {row['at_edge']}" for row in rows if row["at_edge"]})
+    if not own:
+        return None
+    return Finding(
+        "edge of the grid",
+        f"Rates that are the largest or smallest that were tried: {'; '.join(own)}. Beyond them may be better ones: "
+        "give a wider bl.Grid.",
+        {row["solver"]: row["at_edge"] for row in rows if row["at_edge"]},  # type: ignore[misc]
+    )

@@ -1,0 +1,159 @@
+"""Where the loss of a run was going when it ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from bilevel.results.findings.curve import Curve, curve, end_of, middle_of_three
+from bilevel.results.findings.finding import Finding, finding
+from bilevel.results.findings.overfitting import held_out
+
+if TYPE_CHECKING:
+    from bilevel.results.result import Result
+
+NOISES = 2.0  # a fall is seen where it is this many standard deviations of the evaluations around it
+OF_GAIN = 0.03  # what twice the steps would bring matters where it is this share of what the run has gained
+OF_LOSS = 0.05  # or this share of the loss itself, if it is also
+LITTLE = 0.01  # this share of the gain: a loss of 1e-6 can always be halved. In any case it is
+LEAST = 0.05  # this share of the loss, or of all that was gained since the start, and above
+ROUNDING = 1e-6  # of the loss
+ELSEWHERE = 0.1  # of a fall: where other rows see less of it, it is no gain
+MOVING = 0.1  # a curve has not settled where its last half is as wide as this share of the loss, and of all it gained
+NOISY = 0.05  # a curve is noisy where its noise is this share of the loss, and `OF_GAIN` of the gain
+
+
+class Forecast(NamedTuple):
+    """What as much time again would bring, as three laws have it that go on as the curve did."""
+
+    fall: float  # in the last half of the time
+    noise: float
+    low: float  # the smaller of what remains under exponential decay and under a power law
+    high: float  # as much again as in the last half
+
+    @property
+    def middle(self) -> float:
+        """Between the two."""
+        return (self.low + self.high) / 2
+
+
+def forecast(own: Curve) -> Forecast:
+    """From the falls in the last half, in the quarter before it, and in the two parts of the last half.
+
+    Exponential decay loses a constant share with every part of equal length, a power law with every doubling.
+    """
+    fall, noise = own.trend(0.5)
+    before = own.trend(0.25, 0.5).fall
+    power = fall * (np.clip(fall / before, 0, 1) if before > 0 else 1)
+    halves = [own.trend(0.5, 0.75).fall * np.log2(1.5), own.trend(0.75).fall * np.log2(4 / 3)]
+    share = float(np.clip(halves[1] / halves[0], 0, 1)) if halves[0] > 0 else 1.0
+    exponential = max(halves[1], 0.0) * sum(share**i for i in range(1, 5))  # four more parts of this length
+    return Forecast(fall, noise, float(max(0.0, min(power, exponential))), max(fall, 0.0))
+
+
+def is_noisy(own: Curve) -> bool:
+    """Whether the last evaluations differ by more than is small."""
+    _, noise = end_of(own.values)
+    return noise > NOISY * abs(own.level) and noise > OF_GAIN * own.gained
+
+
+def is_moving(own: Curve) -> bool:
+    """Whether it changed in the last half of the time, in whatever direction: by the medians of its quarters."""
+    quarters = np.array_split(own.values[own.time >= 0.5], 4)
+    spread = float(np.ptp([np.median(quarter) for quarter in quarters if len(quarter)]))
+    return spread > MOVING * abs(own.level) and spread > MOVING * max(0.0, float(own.values[0]) - own.level)
+
+
+def still_falling(result: Result) -> Finding | None:
+    """A loss that was falling when the run or its rates ended."""
+    own = curve(result)
+    if own is None or result.status == "diverged":
+        return None
+    ahead = forecast(own)
+    seen = max(NOISES * ahead.noise, ROUNDING * abs(own.level))
+    if not _matters(ahead, own) or ahead.fall <= seen or not _carries_over(result, ahead.fall):
+        return None
+    low, high = own.level - ahead.high, own.level - ahead.low
+    low = max(low, 0.0) if own.values.min() >= 0 else low  # losses that were never negative will not be
+    reached = f"{low:.4g} to {high:.4g}" if low < 0.99 * high else f"{high:.4g} or lower"
+    return finding(
+        "still falling",
+        f"The {own.name} was still falling when the run ended: by {ahead.fall:.3g} in the last half of the run, "
+        f"counted in rates of x, to {own.level:.4g}. Twice the steps would bring it to about {reached}, if it goes on "
+        "as it did: give more steps, or larger rates where they are given.",
+        level=own.level,
+        fall=ahead.fall,
+        noise=ahead.noise,
+        forecast_low=low,
+        forecast_high=high,
+    )
+
+
+def _carries_over(result: Result, fall: float) -> bool:
+    """Whether the loss falls on rows too that x was not fitted to: otherwise more steps bring nothing, or harm."""
+    others = held_out(result)
+    there = None if others is None else curve(result, others.other)
+    return there is None or there.trend(0.5).fall > ELSEWHERE * fall
+
+
+def _matters(ahead: Forecast, own: Curve) -> bool:
+    """Whether as much time again would bring anything to speak of."""
+    size, since_start = abs(own.level), max(0.0, float(own.values[0]) - own.level)
+    more = ahead.middle
+    much = more > OF_GAIN * own.gained or (more > OF_LOSS * size and more > LITTLE * own.gained)
+    return more > 0 and much and (more > LEAST * size or more > LEAST * since_start)
+
+
+def rising_loss(result: Result) -> Finding | None:
+    """A last iterate well above the best one, where the end of the run does not even oscillate around it."""
+    own = curve(result)
+    if own is None or result.status == "diverged":
+        return None
+    smooth, end = middle_of_three(own.values), own.values[-len(own.values) // 5 :]
+    best, late = float(smooth.min()), float(np.median(end))
+    scale = max(abs(best), own.values[0] - best)
+    # The second where it comes back again and again.
+    if late <= best + 0.5 * scale or np.quantile(end, 0.2) <= best + 0.25 * scale:
+        return None
+    step = int(result.history.step[smooth.argmin()])
+    return finding(
+        "rising loss",
+        f"The {own.name} rose to {late:.4g} after {best:.4g} at step {step}: take result.best, or give a smaller "
+        "upper_lr or a larger batch.",
+        late=late,
+        lowest=best,
+        step=step,
+    )
+
+
+def verdict(result: Result, findings: tuple[Finding, ...]) -> str:
+    """How a run stands, in a word or three: "settled" where its loss has stopped changing, and nothing was found.
+
+    A loss that has settled is not yet a solution: `bl.certify` measures how far it is from one.
+    """
+    if result.status == "diverged":
+        return "diverged"
+    kinds = {found.kind for found in findings}
+    for kind, word in VERDICTS.items():
+        if kind in kinds:
+            return word
+    own = curve(result)
+    if own is None:
+        return "not known"
+    return "noisy" if is_noisy(own) else "still moving" if is_moving(own) else "settled"
+
+
+VERDICTS = {  # the first of these that was found
+    "constant losses": "nothing moved",
+    "x does not move": "x did not move",
+    "rising loss": "rising",
+    "still falling": "still falling",
+    "overfitting": "overfitting",
+    "cycling weights": "cycling",
+    "weights off": "weights not settled",
+    "collapsed weights": "weights not settled",
+    "weights do not move": "weights not settled",
+    "noisy end": "noisy",
+    "lucky best": "noisy",
+}

@@ -1,0 +1,83 @@
+"""A loss that falls: what is said of curves whose continuation is known."""
+
+import numpy as np
+import pytest
+
+import bilevel as bl
+from bilevel.results.findings.convergence import forecast
+from bilevel.results.findings.curve import Curve, curve
+from bilevel.weightings import Average
+from made_runs import alone, kinds, made
+
+T = np.linspace(0, 1, 51)
+
+
+@pytest.mark.parametrize("law", [lambda t: np.exp(-t / 0.4), lambda t: np.exp(-t), lambda t: (1 + 20 * t) ** -0.7])
+def test_the_forecast_holds_where_the_law_goes_on(law):
+    """Exponential decay and a power law, both to a limit: at twice the time the loss is within the range."""
+    ahead = forecast(Curve("loss", 3 + law(T), T))
+    truth = law(1.0) - law(2.0)
+    assert ahead.low <= 1.05 * truth
+    assert truth <= 1.05 * ahead.high
+
+
+def test_a_straight_line_over_the_logarithm_falls_as_much_again():
+    values = 5 - np.log2(np.maximum(T, 0.01))
+    ahead = forecast(Curve("loss", values, T))
+    np.testing.assert_allclose([ahead.fall, ahead.high, ahead.noise], [1, 1, 0], atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize(("speed", "found"), [(1.0, ["still falling"]), (30.0, [])])
+def test_it_is_said_where_something_is_left_whatever_the_scale(scale, speed, found):
+    result = made(alone(scale * (1 + 2 * np.exp(-speed * T))), solver=bl.MORBiT(weighting=Average()))
+    assert kinds(result) == found
+    assert result.verdict == (found[0] if found else "settled")
+
+
+def test_rates_that_end_do_not_hide_a_fall():
+    """The loss is a function of time. Where rates end at half the run, it is flat over steps, and not settled."""
+    rates = np.where(T < 0.5, 0.1, 0.0)
+    time = np.concatenate([[0], np.cumsum(rates[1:])])
+    result = made(alone(1 + 2 * np.exp(-time / time[-1])), rates=rates, solver=bl.MORBiT(weighting=Average()))
+    assert np.ptp(result.history.worst[26:]) == 0
+    assert kinds(result) == ["still falling"]
+    assert result.findings[0].numbers["forecast low"] < 1.5 * (1 + 2 * np.exp(-2.0)) / 2
+
+
+def test_a_loss_that_is_almost_nothing_is_not_to_be_halved():
+    assert kinds(made(alone(np.exp(-12 * T)), solver=bl.MORBiT(weighting=Average()))) == []
+
+
+def test_a_fall_within_the_noise_is_not_seen():
+    noise = 0.2 * (-1.0) ** np.arange(51)
+    result = made(alone(1 + 0.1 * np.exp(-T) + noise), solver=bl.MORBiT(weighting=Average()))
+    assert "still falling" not in kinds(result)
+    assert result.verdict == "noisy"
+
+
+def test_what_is_minimised_is_the_mean_where_weights_stay_and_the_worst_where_they_move():
+    losses = np.stack([np.full(51, 3.0), np.full(51, 1.0)], axis=1)
+    assert curve(made(losses)).values.tolist() == [2.0] * 51
+    weights = np.stack([T, 1 - T], axis=1)
+    assert curve(made(losses, weights)).values.tolist() == [3.0] * 51
+    regret = bl.MORBiT(weighting=bl.weightings.Regret([2.5, 0.25]))
+    own = curve(made(losses, weights, solver=regret))
+    assert (own.name, own.values.tolist()) == ("worst regret", [0.75] * 51)
+
+
+def test_a_slow_wave_has_not_settled():
+    wave = 2 + np.exp(-9 * T) + 0.3 * np.sin(7 * T)
+    assert made(alone(wave), solver=bl.MORBiT(weighting=Average())).verdict == "still moving"
+
+
+def test_a_loss_that_rose():
+    result = made(alone(np.where(T < 0.4, 2 - 2 * T, 3.0)))
+    found = result.findings[0]
+    assert (found.kind, found.numbers["late"], result.verdict) == ("rising loss", 2.25, "rising")
+    assert found.numbers["step"] == 180  # the lowest middle of three: the last has a neighbour that has risen
+
+
+def test_of_a_few_evaluations_nothing_is_known():
+    result = made(alone(np.linspace(2, 1, 10)))
+    assert (kinds(result), result.verdict) == ([], "not known")
