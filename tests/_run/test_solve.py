@@ -341,7 +341,8 @@ def test_the_callback_sees_every_evaluation():
     result = run(callback=seen.append)
     assert [row["step"] for row in seen] == list(result.history.step[1:])
     points = [(row.pop("x"), row.pop("y")) for row in seen]
-    assert {row.pop("selection") for row in seen} == {None}  # there are no such rows
+    for absent in ("selection", "tasks", "largest", "largest_task"):  # there are no such rows, and all tasks are there
+        assert {row.pop(absent) for row in seen} == {None}
     for k, row in enumerate(seen, start=1):
         for name, value in row.items():
             np.testing.assert_array_equal(value, result.history[name][k])

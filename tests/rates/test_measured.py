@@ -73,6 +73,21 @@ def test_far_starts_where_curvature_changes(x):
     assert solve(known, known.x).worst <= 1.01 * known.value
 
 
+@pytest.mark.parametrize("flat", [1e-2, 1e-4, 1e-6])
+def test_weights_do_not_wait_for_a_y_that_no_run_settles(flat):
+    """One number of y is nearly free, so that conditions are up to 1e6; f and x do not see it, nor does the solution.
+
+    The smallest ball around three points: its centre, and the barycentric coordinates of the centre.
+    """
+    upper = lambda x, y, batch: jnp.sum((y[:2] - batch[0]) ** 2) / 2  # noqa: E731
+    lower = lambda x, y, batch: (jnp.sum((y[:2] - x) ** 2) + flat * y[2] ** 2) / 2  # noqa: E731
+    points = np.array([[0.0, 0], [4, 0], [1, 3]])
+    tasks = [bl.Task(np.zeros((1, 1)), point[None], y=np.ones(3)) for point in points]
+    result = bl.solve(bl.Problem(upper, lower, tasks), bl.MORBiT(), jnp.array([-1.0, 3]), steps=1000, progress=False)
+    np.testing.assert_allclose(result.x, [2, 1], atol=1e-3)
+    np.testing.assert_allclose(result.weights, [1 / 4, 5 / 12, 1 / 3], atol=1e-3)
+
+
 def test_enclosing_ball(padded_ball):
     known = padded_ball()
     result = solve(known, known.x)

@@ -11,7 +11,7 @@ import pytest
 import bilevel as bl
 from bilevel.problem.per_task import InOrder, PerTask
 from bilevel.solvers._base.chosen import Chosen
-from bilevel.solvers._base.state import Halves, rows_of
+from bilevel.solvers._base.state import Halves
 from bilevel.testing.example_problems import Setting, make
 from bilevel.trackers import Momentum, Storm
 
@@ -69,18 +69,6 @@ def one_group(size=4):
         bl.Task(jnp.full(2, 1.0 + i), jnp.full(2, 10.0 + i), name=f"t{i}", y=jnp.array(float(i))) for i in range(size)
     ]
     return bl.Problem(loss, loss, tasks)
-
-
-def test_rows_of_some_tasks_are_those_of_their_half():
-    problem = one_group()
-    solver = bl.MRBO(0.1, 0.1)
-    state = solver.init(problem, jnp.array(1.0), key=jax.random.key(0), steps=10)
-    index = jnp.array([2, 0])
-    rows = rows_of(state, index)
-    assert rows.x is None
-    np.testing.assert_array_equal(rows.y.groups[0], [2.0, 0.0])
-    for a, b in zip(jax.tree.leaves(rows), jax.tree.leaves(Halves.of(state).tasks), strict=True):
-        np.testing.assert_array_equal(a, b[index])
 
 
 # ---------------------------------------------------------------- some of the tasks

@@ -47,6 +47,35 @@ def test_the_weighting_inside_sees_the_closed_form(name, inside):
     assert_ulp(moved, inside.update(plain, jnp.array(seen), own, 0.1)[0])
 
 
+@pytest.mark.parametrize("name", SEEN)
+def test_what_tasks_are_compared_by_is_told_in_numpy(name):
+    make, seen = SEEN[name]
+    found = make(B, SimplexAscent()).compared(LOSSES)
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_allclose(found, seen, rtol=1e-12)
+
+
+def test_folds_and_watched_tasks_are_compared_as_their_tasks_are():
+    """The mean of both folds stands for each of them; a task that does not count is never the worst."""
+    assert Folds(2, Regret([0.1, 0.2])).compared(np.array([1.0, 2.0, 3.0, 5.0])).tolist() == [1.9, 3.3, 1.9, 3.3]
+    watched = Watched(2, Regret([0.5, 1.0]))
+    assert watched.compared(np.array([1.0, 1.25, 9.0])).tolist() == [0.5, 0.25, 0.25]
+    assert (watched.compares, Folds(2).compares, Ratio(B, Regret(B)).compares) == ("regret", "loss", "regret of ratios")
+
+
+def test_baselines_are_those_of_the_outermost_that_has_any():
+    assert Folds(2, Regret(Baselines([0.1, 0.2]))).known_baselines(4).tolist() == [0.1, 0.2, 0.1, 0.2]
+    np.testing.assert_array_equal(Watched(1, Ratio([0.5])).known_baselines(2), [0.5, np.nan])
+    assert Ratio([2.0], Regret([1.0])).known_baselines(1).tolist() == [2.0]
+    assert UpperBound([1.0], 1.0, Regret([3.0])).known_baselines(1).tolist() == [3.0]
+    assert Shrunk([1.0]).known_baselines(1) is None
+
+
+def test_the_worst_regret_is_of_a_task_whose_baseline_is_known():
+    known = Baselines([0.5, np.nan, 0.1], names=["a", "b", "c"])
+    assert known.worst_regret([1.0, 9.0, 1.0]) == (0.9, 2, "c")
+
+
 def test_the_shares_of_shrunk_losses_are_where_the_spread_exceeds_the_noise():
     assert SPREAD > 0
     _, state = Shrunk(np.full(4, 5.0)).update(*_first(Shrunk(np.full(4, 5.0))), 0.1)

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from bilevel._run.loop import Carry, Variables
-from bilevel._run.recording import evaluate
-from bilevel._run.run import DIVERGED, Evaluated, Reached, Run
+from bilevel._run.recording import evaluated_at, worst_at
+from bilevel._run.run import DIVERGED, Reached, Run
 from bilevel.results.divergences import Divergence
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info
@@ -83,11 +83,7 @@ def keep(run: Run, reached: Reached) -> Reached:
         return reached
     start, last = reached.rows[0].worst, reached.rows[-1]
     state = reached.carry.state
-    worst = (
-        last.worst
-        if last.step == reached.step
-        else float(np.max(evaluate(run.problem, state.x, state.y, run.metrics).validation))
-    )
+    worst = last.worst if last.step == reached.step else worst_at(run, state)
     return reached._replace(safe=reached.carry) if worst <= start + (FAR - 1) * abs(start) else reached
 
 
@@ -107,7 +103,8 @@ class _Rate(NamedTuple):
 def _advice(run: Run, found: Broken, info: Info) -> str:
     """Which rate to make smaller: one that was given, if any was, as those that were chosen may follow from it."""
     solver, chooses = run.solver, getattr(run.solver, "chooses_rates", False)
-    lower_rate = info.lower_rate if found.task is None else info.lower_rate[found.task]
+    places = np.flatnonzero(info.numbers(run.problem) == found.task)  # none where the step did not see it
+    lower_rate = info.lower_rate[places] if len(places) else info.lower_rate
     upper = _Rate.of(solver, "upper_lr", "rate of x", "it was", info.upper_rate)
     lower = _Rate.of(solver, "lower_lr", "rate of y", "its rate was", np.max(lower_rate))
     blamed = [upper] * found.upper + [lower] * found.lower
@@ -129,8 +126,7 @@ def _held(run: Run, reached: Reached, last: Carry) -> str:
     words = "The result holds the last finite state"
     if not run.problem.comparable_losses:
         return f"{words}."
-    here = Evaluated(Variables.of(last.state), *evaluate(run.problem, last.state.x, last.state.y, run.metrics))
-    better = here.chosen_by > reached.best.chosen_by
+    better = evaluated_at(run, last.state).chosen_by > reached.best.chosen_by
     return f"{words}; result.best is a better one, from before." if better else f"{words}."
 
 
@@ -144,8 +140,9 @@ def _find(run: Run, best: Variables, last: Carry, broken: Carry) -> Broken:
     if task is not None:
         quantity, what, certain = "y", f"y of task {names[task]!r} became infinite or NaN", True
     elif not np.all(np.isfinite(losses)):
-        task = int(np.argmin(np.isfinite(losses)))
-        quantity, what, certain = "loss", f"the loss of task {names[task]!r} became {losses[task]}", False
+        place = int(np.argmin(np.isfinite(losses)))
+        task = int(broken.info.numbers(run.problem)[place])
+        quantity, what, certain = "loss", f"the loss of task {names[task]!r} became {losses[place]}", False
     elif not np.isfinite(norm) and not (np.isnan(norm) and _finite(x)):  # NaN alone: the solver does not know it
         return Broken("direction", "the direction of x became infinite or NaN", upper=True)
     elif not _finite(x):

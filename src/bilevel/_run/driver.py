@@ -125,7 +125,7 @@ def _conclude(run: Run, lane: Reached, settled: Reached, bar: Bar, keeper: Unkep
     result = recording.result(run, lane)
     if not goes_on:
         keeper.end(lane, result)
-    run.report.end(lane.status, lane.message)
+    run.report.conclude(result)
     bar.end(lane.status)
     return result
 

@@ -7,6 +7,7 @@ compiled. Step k draws from fold_in(key, k), so how a run is cut into calls does
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,26 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
+from bilevel._run.averaging import LateAverage, add
+from bilevel._run.averaging import Variables as Variables
 from bilevel.problem.base import BaseProblem
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info, State
 
-AVERAGE_POWER = 3  # weights ~ k^3: nearly half of the run counts, its end the most
-
 Count = int | jax.Array
-
-
-class Variables(NamedTuple):
-    """What an iterate consists of."""
-
-    x: Any
-    y: Any
-    weights: jax.Array
-
-    @classmethod
-    def of(cls, state: State) -> Variables:
-        """The point that a state is at."""
-        return cls(state.x, state.y, state.weights)
 
 
 class Watch(NamedTuple):
@@ -50,21 +38,21 @@ class Watch(NamedTuple):
         zero = jnp.zeros((), weights.dtype)
         return cls(zero, zero, weights, weights)
 
-    def see(self, norm: jax.Array, before: jax.Array, after: jax.Array) -> Watch:
+    def see(self, norm: jax.Array) -> Watch:
         """One step more."""
-        return Watch(
-            self.squares + norm**2,
-            self.travel + jnp.sum(jnp.abs(after - before)),
-            jnp.minimum(self.low, after),
-            jnp.maximum(self.high, after),
-        )
+        return self._replace(squares=self.squares + norm**2)
+
+    def weigh(self, before: jax.Array, after: jax.Array) -> Watch:
+        """One move of the weights more."""
+        travel = self.travel + jnp.sum(jnp.abs(after - before))
+        return Watch(self.squares, travel, jnp.minimum(self.low, after), jnp.maximum(self.high, after))
 
 
 class Carry(NamedTuple):
     """What compiled calls hand on to each other."""
 
     state: State
-    average: Variables
+    average: Variables | LateAverage
     random: Variables
     info: Info  # of the last step
     watch: Watch
@@ -74,15 +62,17 @@ class Carry(NamedTuple):
 # Traced once, for `first` and for `steps`, and compiled as part of the latter.
 @functools.partial(jax.jit, inline=True)
 def _step(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) -> tuple[State, Info]:
-    return solver.step(problem, state, key)
+    return (solver.visit if solver.in_parts else solver.step)(problem, state, key)
 
 
 def first(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) -> Carry:
     """What is carried before the first step."""
     point = Variables.of(state)
     _, info = jax.eval_shape(_step, solver, problem, state, key)
-    nothing = jax.tree.map(lambda a: np.full(a.shape, np.nan, a.dtype), info)
-    return Carry(state, point, point, nothing, Watch.start(state.weights), jnp.array(True))
+    unknown = lambda a: np.nan if jnp.issubdtype(a.dtype, jnp.inexact) else 0  # noqa: E731
+    nothing = jax.tree.map(lambda a: np.full(a.shape, unknown(a), a.dtype), info)
+    average = LateAverage.start(state) if solver.in_parts else point
+    return Carry(state, average, point, nothing, Watch.start(state.weights), jnp.array(True))
 
 
 @jax.jit
@@ -119,11 +109,15 @@ def _steps(solver: Solver, problem: BaseProblem, carry: Carry, key: jax.Array, s
     """
 
     def one(carry: Carry) -> Carry:
-        state, info = _step(solver, problem, carry.state, jax.random.fold_in(key, carry.state.step))
-        k = state.step.astype(state.weights.dtype)
-        share = (1 + AVERAGE_POWER) / (k + AVERAGE_POWER)
-        average = jax.tree.map(lambda a, p: a + (share * (p - a)).astype(a.dtype), carry.average, Variables.of(state))
-        watch = carry.watch.see(info.direction_norm, carry.state.weights, state.weights)
+        before = carry.state
+        state, info = _step(solver, problem, before, jax.random.fold_in(key, before.step))
+        watch = carry.watch.see(info.direction_norm)
+        if isinstance(carry.average, LateAverage):
+            assert info.tasks is not None
+            average = carry.average.see(before, state, info.tasks)
+        else:
+            average = add(carry.average, Variables.of(state), state.step, state.weights.dtype)
+            watch = watch.weigh(before.weights, state.weights)
         finite = jnp.all(jnp.isfinite(info.losses)) & _moved_finitely(info.direction_norm, state.x)
         return Carry(state, average, carry.random, info, watch, finite)
 
@@ -132,7 +126,8 @@ def _steps(solver: Solver, problem: BaseProblem, carry: Carry, key: jax.Array, s
 
     def stretch(carry: Carry, part: tuple[jax.Array, jax.Array]) -> tuple[Carry, None]:
         number, end = part
-        carry = jax.lax.while_loop(lambda carry: (carry.state.step < end) & carry.finite, one, carry)
+        go = lambda carry: (carry.state.step < end) & carry.finite  # noqa: E731
+        carry = (_in_parts(solver, problem, go, one) if solver.in_parts else _whole(go, one))(carry)
         state, kept = carry.state, carry.random
         here, after = (pick < stop) & (number == 0), (pick < stop) & (number == 1)
         choose = lambda when, new, old: jax.tree.map(lambda n, o: jnp.where(when, n, o), new, old)  # noqa: E731
@@ -146,3 +141,32 @@ def _steps(solver: Solver, problem: BaseProblem, carry: Carry, key: jax.Array, s
     carry = jax.lax.scan(stretch, carry, (jnp.arange(3), ends))[0]
     state = carry.state
     return carry._replace(finite=carry.finite & pytrees.all_finite((state.x, state.y, state.weights)))
+
+
+def _whole(go: Callable[[Carry], jax.Array], one: Callable[[Carry], Carry]) -> Callable[[Carry], Carry]:
+    """Whole steps."""
+    return lambda carry: jax.lax.while_loop(go, one, carry)
+
+
+def _in_parts(
+    solver: Solver, problem: BaseProblem, go: Callable[[Carry], jax.Array], one: Callable[[Carry], Carry]
+) -> Callable[[Carry], Carry]:
+    """Visits, and between them moves of the weights where they are due.
+
+    Two loops, one inside the other: in a single loop the condition whether the weights move would copy all that it may
+    move in every step, which costs n numbers.
+    """
+
+    def settled(carry: Carry) -> Carry:
+        before = carry.state
+        assert isinstance(carry.average, LateAverage)
+        state = solver.settle(problem, before)
+        watch = carry.watch.weigh(before.weights, state.weights)
+        return carry._replace(state=state, average=carry.average.weigh(before, state), watch=watch)
+
+    def block(carry: Carry) -> Carry:
+        due = lambda carry: solver.is_due(problem, carry.state)  # noqa: E731
+        carry = jax.lax.while_loop(lambda carry: go(carry) & ~due(carry), one, carry)
+        return jax.lax.cond(carry.finite & due(carry), settled, lambda carry: carry, carry)
+
+    return lambda carry: jax.lax.while_loop(go, block, carry)

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
+from bilevel._run.averaging import average_of
+from bilevel._run.evaluation import Losses as Losses
+from bilevel._run.evaluation import evaluate as evaluate
 from bilevel._run.loop import Carry, Variables, Watch
-from bilevel._run.metrics import Metrics, in_order, measure
+from bilevel._run.metrics import in_order
 from bilevel._run.run import Evaluated, Reached, Row, Run
 from bilevel.problem.base import BaseProblem
 from bilevel.results.history import History
 from bilevel.results.iterate import Iterate
 from bilevel.results.result import Result
-
-
-class Losses(NamedTuple):
-    """Losses, and what else is measured, on all the data."""
-
-    validation: Any
-    selection: Any
-    test: Any
-    metrics: dict[str, Any]
-
-
-@functools.partial(jax.jit, static_argnames="metrics")
-def evaluate(problem: BaseProblem, x: Any, y: Any, metrics: Metrics = ()) -> Losses:
-    """Losses on all the data of each role, and the metrics."""
-    losses = problem.validation_losses(x, y), problem.selection_losses(x, y), problem.test_losses(x, y)
-    return Losses(*losses, measure(metrics, problem, x, y))
+from bilevel.solvers._base.state import Info, State
 
 
 def begin(run: Run, carry: Carry) -> Reached:
@@ -81,13 +68,16 @@ def result(run: Run, reached: Reached) -> Result:
     def at(point: Variables) -> Evaluated:
         return Evaluated(point, *jax.device_get(evaluate(problem, point.x, point.y, run.metrics)))
 
+    def of_all(evaluated: Evaluated) -> Evaluated:
+        return evaluated if run.part is None else at(evaluated.point)
+
     return Result(
         problem=problem,
         solver=run.solver,
-        last=iterate(_evaluated(carry, reached.rows[-1])),
-        best=iterate(reached.best),
+        last=iterate(of_all(_evaluated(carry, reached.rows[-1]))),
+        best=iterate(of_all(reached.best)),
         random=iterate(at(carry.random)),
-        average=iterate(at(carry.average)),
+        average=iterate(at(average_of(carry.average, carry.state))),
         history=_history(run, reached.rows),
         status=reached.status,
         message=reached.message,
@@ -101,10 +91,15 @@ def result(run: Run, reached: Reached) -> Result:
 
 
 def _row(run: Run, carry: Carry, step: int, seconds: float, since: int = 0) -> Row:
-    state = carry.state
-    losses = evaluate(run.problem, state.x, state.y, run.metrics)
+    state, part = carry.state, run.part
+    losses = evaluate(run.problem, state.x, state.y, run.metrics) if part is None else None
     # One transfer for all: each costs about as much as a small step.
     losses, info, watch, weights = jax.device_get((losses, carry.info, carry.watch, state.weights))
+    lower_rate, extra = lower_rates(run.problem, info), {}
+    if part is not None:
+        losses, largest, worst = part.evaluate(run.problem, state.x, state.y, weights, run.metrics)
+        weights, lower_rate = weights[part.tasks], lower_rate[part.tasks]
+        extra = {"tasks": part.tasks, "largest": largest, "largest_task": worst}
     return Row(
         step=step,
         seconds=seconds,
@@ -114,16 +109,49 @@ def _row(run: Run, carry: Carry, step: int, seconds: float, since: int = 0) -> R
         weights=weights,
         direction_norm=float(np.sqrt(watch.squares / max(1, step - since))),
         upper_rate=float(info.upper_rate),
-        lower_rate=info.lower_rate,
+        lower_rate=lower_rate,
         weights_rate=float(info.weights_rate),
         weights_travel=float(watch.travel),
         weights_swing=float(np.max(watch.high - watch.low)),
         metrics=in_order(run.metrics, losses.metrics),
+        **extra,
     )
 
 
+def lower_rates(problem: BaseProblem, info: Info) -> np.ndarray:
+    """The rate of every task's y in the last step; NaN where that did not see it."""
+    if info.tasks is None:
+        return np.asarray(info.lower_rate)
+    rates = np.full(problem.size, np.nan, info.lower_rate.dtype)
+    rates[info.numbers(problem)] = info.lower_rate
+    return rates
+
+
+def evaluated_at(run: Run, state: State) -> Evaluated:
+    """A point and its losses, of the tasks that are evaluated along the run."""
+    point = Variables.of(state)
+    if run.part is None:
+        return Evaluated(point, *jax.device_get(evaluate(run.problem, state.x, state.y, run.metrics)))
+    weights = jax.device_get(state.weights)
+    losses, largest, _ = run.part.evaluate(run.problem, state.x, state.y, weights, run.metrics)
+    return _by_part(point, losses.validation.dtype, largest, losses.selection)
+
+
+def worst_at(run: Run, state: State) -> float:
+    """The largest validation loss there."""
+    return float(np.max(evaluated_at(run, state).validation))
+
+
 def _evaluated(carry: Carry, row: Row) -> Evaluated:
-    return Evaluated(Variables.of(carry.state), row.validation, row.selection, row.test, dict(row.metrics))
+    point = Variables.of(carry.state)
+    if row.largest is not None:
+        return _by_part(point, row.validation.dtype, row.largest, row.selection)
+    return Evaluated(point, row.validation, row.selection, row.test, dict(row.metrics))
+
+
+def _by_part(point: Variables, dtype: Any, largest: float, selection: np.ndarray | None) -> Evaluated:
+    """What it is compared by; the rest is found where it is asked for, of all tasks."""
+    return Evaluated(point, np.asarray([largest], dtype), selection, None, {})
 
 
 def _history(run: Run, rows: tuple[Row, ...]) -> History:

@@ -16,6 +16,7 @@ from bilevel.loggers.progress import Progress
 
 if TYPE_CHECKING:
     from bilevel._run.run import Reached, Row, Run
+    from bilevel.results.result import Result
 
 FAILED = "failed"  # the status of a run that an exception ended
 
@@ -66,7 +67,7 @@ class Report:
             solver=repr(run.solver),
             seed=int(run.seed),
             steps=int(run.steps),
-            tasks=tuple(map(str, run.problem.names)),
+            tasks=_names(run),
             version=__version__,
             comparable=run.problem.comparable_losses,
             step=reached.step,
@@ -101,6 +102,13 @@ class Report:
             return
         self._tell("event", lambda logger: logger.event(kind, facts))
 
+    def conclude(self, result: Result) -> None:
+        """What was found of the run, and how it ended."""
+        if self.loggers:
+            for finding in result.findings:
+                self.event("finding", {"step": result.steps, "kind": finding.kind, "message": finding.text})
+        self.end(result.status, result.message)
+
     def end(self, status: str, message: str) -> None:
         """How the run ended, once; a run that never started says nothing."""
         if self._run is None or self._ended:
@@ -120,7 +128,7 @@ class Report:
         evaluation = Evaluation(
             step=row.step,
             seconds=row.seconds,
-            names=tuple(map(str, self._run.problem.names)),
+            names=_names(self._run),
             validation=np.copy(row.validation),  # copies: a logger may keep or change them
             selection=None if row.selection is None else np.copy(row.selection),
             test=None if row.test is None else np.copy(row.test),
@@ -131,6 +139,8 @@ class Report:
             weights_rate=row.weights_rate,
             metrics={name: np.copy(own) for name, own in row.metrics.items()},
             steps_per_second=float(pace),
+            largest=row.largest,
+            largest_task=None if row.largest_task is None else str(self._run.problem.names[row.largest_task]),
         )
         self._tell("log", lambda logger: logger.log(evaluation))
 
@@ -145,6 +155,12 @@ class Report:
                     f"{type(error).__name__}: {error}",
                     stacklevel=2,
                 )
+
+
+def _names(run: Run) -> tuple[str, ...]:
+    """Of the tasks that are evaluated along a run."""
+    names = run.problem.names
+    return tuple(map(str, names)) if run.part is None else tuple(str(names[int(i)]) for i in run.part.tasks)
 
 
 def reports(loggers: Sequence[Logger], seeds: Sequence[int] | None) -> list[Report]:

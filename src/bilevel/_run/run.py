@@ -16,6 +16,7 @@ from bilevel._core import values
 from bilevel._core.averages import mean
 from bilevel._run.checkpoint import Checkpoint
 from bilevel._run.deadline import Deadline
+from bilevel._run.evaluation import Part
 from bilevel._run.loop import Carry, State, Variables
 from bilevel._run.reporting import Report
 from bilevel._run.reservoir import Reservoir
@@ -123,6 +124,11 @@ class Run:
         return jax.random.fold_in(self.key, 2**31)  # apart from the keys of steps
 
     @functools.cached_property
+    def part(self) -> Part | None:
+        """Which tasks are evaluated along the run; None = all."""
+        return Part.of(self.solver, self.problem)
+
+    @functools.cached_property
     def _reservoir(self) -> Reservoir:
         return Reservoir(int(self.seed))
 
@@ -183,11 +189,14 @@ class Row(NamedTuple):
     weights_travel: float
     weights_swing: float
     metrics: Mapping[str, np.ndarray] = MappingProxyType({})  # one number a task, by "validation accuracy"
+    tasks: np.ndarray | None = None  # the numbers of the tasks in the arrays; None = all
+    largest: float | None = None  # the largest validation loss among these and the heaviest tasks; None = among all
+    largest_task: int | None = None
 
     @property
     def worst(self) -> float:
         """The largest validation loss."""
-        return float(np.max(self.validation))
+        return float(np.max(self.validation)) if self.largest is None else self.largest
 
     @property
     def mean(self) -> float:
@@ -217,7 +226,10 @@ class Evaluated(NamedTuple):
 
 def _chosen_by(evaluated: Row | Evaluated) -> float:
     """The worst selection loss, or else the worst validation loss; NaN is worse than anything."""
-    losses = evaluated.validation if evaluated.selection is None else evaluated.selection
+    if isinstance(evaluated, Row) and evaluated.selection is None and evaluated.largest is not None:
+        losses = np.asarray(evaluated.largest)
+    else:
+        losses = evaluated.validation if evaluated.selection is None else evaluated.selection
     return float(np.max(np.where(np.isnan(losses), np.inf, losses)))
 
 

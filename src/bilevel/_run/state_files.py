@@ -77,7 +77,13 @@ def outline(run: Run) -> Outline:
     carry = jax.eval_shape(loop.first, run.solver, run.problem, run.outline(), run.key)
     state = carry.state
     evaluate = functools.partial(recording.evaluate, metrics=run.metrics)
-    best = Evaluated(Variables.of(state), *jax.eval_shape(evaluate, run.problem, state.x, state.y))
+    losses: Any = jax.eval_shape(evaluate, run.problem, state.x, state.y)
+    best = Evaluated(Variables.of(state), *losses)
+    if run.part is not None:  # of which only that is kept which it is compared by
+        few = lambda size, own: None if own is None else jax.ShapeDtypeStruct((size,), own.dtype)  # noqa: E731
+        validation: Any = few(1, losses.validation)
+        selection: Any = few(len(run.part.tasks), losses.selection)
+        best = Evaluated(best.point, validation, selection, None, {})
     return Outline(carry, best, carry if run.on_divergence.goes_back else None)
 
 
@@ -98,6 +104,7 @@ def _rows(content: Content, needed: Outline) -> tuple[Row, ...]:
     own = [*(name for name in Row._fields if name != "metrics"), *metrics.values()]
     columns = {name: content.arrays.get(f"rows/{name}") for name in own}
     optional = {role for role in ("selection", "test") if getattr(needed.best, role) is None}
+    optional |= {"tasks", "largest", "largest_task"}  # of runs that evaluate a part of their tasks
     missing = [name for name, column in columns.items() if (column is None or not column.ndim) and name not in optional]
     lengths = {len(column) for column in columns.values() if column is not None and column.ndim}
     if missing or len(lengths) != 1 or lengths == {0}:

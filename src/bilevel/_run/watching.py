@@ -63,6 +63,7 @@ class WatchedRun:
         self.checkpoint: tuple[int, float] | None = None  # the step, and when
         self.divergences: list[Happened] = []
         self.problems: list[Happened] = []
+        self.findings: list[str] = []  # of a run that has ended
         self.ended: tuple[str, str] | None = None  # how, and in words
         self.resumed = 0
         self._described = False
@@ -103,7 +104,7 @@ class WatchedRun:
 
     def _take_start(self, line: dict[str, Any]) -> None:
         self._name(line)
-        self.ended, self.pace = None, math.nan
+        self.ended, self.pace, self.findings = None, math.nan, []
         step = whole(line.get("step")) or 0
         self.resumed += step > 0
         self._go_back(step)
@@ -129,6 +130,9 @@ class WatchedRun:
 
     def _take_problem(self, line: dict[str, Any]) -> None:
         self.problems.append(Happened(whole(line.get("step")) or self.step, text(line.get("message"))))
+
+    def _take_finding(self, line: dict[str, Any]) -> None:
+        self.findings.append(text(line.get("message")))
 
     def _take_end(self, line: dict[str, Any]) -> None:
         self.ended = (text(line.get("status")) or "ended", text(line.get("message")))

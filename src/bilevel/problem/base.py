@@ -114,6 +114,10 @@ class BaseProblem(abc.ABC):
 
     def split(self, ordered: Any) -> PerTask[Any]:
         """A pytree that is stacked in the order of the tasks, per group: the inverse of `join`."""
+        if self.place is None:  # a group's tasks stand together; its ids may be those of a larger problem
+            ends = np.cumsum([group.size for group in self.groups])
+            parts = [slice(end - group.size, end) for group, end in zip(self.groups, ends, strict=True)]
+            return PerTask(tuple(pytrees.index(ordered, part) for part in parts))
         return PerTask(tuple(pytrees.index(ordered, group.ids) for group in self.groups))
 
     def fill(self, value: Any, dtype: Any) -> PerTask[jax.Array]:

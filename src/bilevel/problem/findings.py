@@ -72,19 +72,18 @@ def in_values(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding
     if not _finite(x):
         yield Finding("x has NaN or infinity", "it needs finite numbers")
     for group, y_group in zip(problem.groups, y, strict=True):
-        names = _names(problem, group)
         for role in ROLES:
             source: Source | None = getattr(group, role)
             if source is None or source.data is None or _finite(source.data):
                 continue
-            for k, name in enumerate(names):
+            for k in range(group.size):
                 if not _finite(source.task(k)):
                     said = f"its {role} data has NaN or infinity ({_where_not_finite(source.task(k))})"
-                    yield Finding(said, "it needs finite numbers", name)
+                    yield Finding(said, "it needs finite numbers", _name(problem, group, k))
         if not _finite(y_group):
-            for k, name in enumerate(names):
+            for k in range(group.size):
                 if not _finite(pytrees.index(y_group, k)):
-                    yield Finding("its y has NaN or infinity", "it needs finite numbers", name)
+                    yield Finding("its y has NaN or infinity", "it needs finite numbers", _name(problem, group, k))
 
 
 def _where_not_finite(data: Any) -> str:
@@ -108,8 +107,8 @@ def _finite(values: Any) -> bool:
     return pytrees.is_traced(values) or pytrees.is_finite(values)
 
 
-def _names(problem: BaseProblem, group: Group) -> list[str]:
-    return [problem.names[int(i)] for i in np.asarray(group.ids)]
+def _name(problem: BaseProblem, group: Group, k: int) -> str:
+    return problem.names[int(group.ids[k])]
 
 
 # ------------------------------------------------------------------ constraints
@@ -185,11 +184,10 @@ def in_losses(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding
     broken = False
     for level, per_group in zip(LEVELS, values, strict=True):
         for group, own in zip(problem.groups, per_group, strict=True):
-            names = _names(problem, group)
             for k in np.flatnonzero(~np.isfinite(np.asarray(own))):
                 broken = True
                 said = f"{problem.calls[level]} is {float(own[k])} at the starting point"
-                yield Finding(said, "it needs a finite value there", names[int(k)])
+                yield Finding(said, "it needs a finite value there", _name(problem, group, int(k)))
     if broken:
         return
     yield from row_means.in_rows(problem, x, y, _pairs(problem, equal_sizes=False))
@@ -203,7 +201,7 @@ def _in_shapes(problem: BaseProblem, group: Group, x: Any, y: Any) -> Iterator[F
             call = f"{problem.calls['upper'].split(' on ')[0]} on {role} rows"
             levels.append((group.upper, getattr(group, role), call))
     for function, source, call in levels:
-        what = f"{call} of task {_names(problem, group)[0]!r}"
+        what = f"{call} of task {_name(problem, group, 0)!r}"
 
         def on_one_row(source: Source = source, function: Any = function) -> Any:
             take = lambda s, y: function(x, y, s.take(s.draw(jax.random.key(0), 1)))  # noqa: E731

@@ -95,6 +95,12 @@ class Group:
         sources = {"train": self.train.chosen(index), "validation": self.validation.chosen(index)}
         return dataclasses.replace(self, **sources, selection=None, test=None, ids=self.ids[index], y=None)
 
+    def chosen_whole(self, index: jax.Array) -> Group:
+        """The same with their held-out rows, for an evaluation."""
+        held = {role: getattr(self, role) for role in ("selection", "test")}
+        few = {role: None if source is None else source.chosen(index) for role, source in held.items()}
+        return dataclasses.replace(self.chosen(index), **few)
+
     def keys(self, key: jax.Array) -> jax.Array:
         """A key per task, from its place in the problem: how tasks are grouped does not change what they draw."""
         return jax.vmap(lambda i: jax.random.fold_in(key, i))(self.ids)

@@ -29,6 +29,7 @@ class Needs(NamedTuple):
     lower: bool
     weights: bool
     curvature: bool
+    sampled: bool = False  # whether a step sees some of the tasks only, so that its direction is noisy
 
 
 class RatesState(NamedTuple):

@@ -8,10 +8,12 @@ weighted upper objective and kappa the largest condition of a lower problem:
               quarter of the largest seen;
               directions longer than twice their running norm are clipped; where batches are drawn, the rate is
               multiplied by the share of the direction that is not noise
-    weights   0.3 decay / (worst loss (1 + kappa / 3))
+    weights   0.3 decay / (worst loss (1 + lag / 3)) with lag = min(kappa, K / 20)
 
 Why a decay: at constant rates the pair (x, weights) circles a saddle point. Why the condition: the losses that drive
-the weights lag behind x by about kappa steps, and a lag divides the rate at which the weights still settle.
+the weights lag behind x by about kappa steps, and a lag divides the rate at which the weights still settle. Why no more
+than K / 20: where some direction of y is nearly flat, kappa is in the thousands. No run settles such a y, and weights
+that wait for it stay where the first steps have put them.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from bilevel.rates.base import (
 from bilevel.rates.curvature import Condition, UpperCurvature
 
 MEMORY = 0.9  # of the running mean that tells a direction from its noise
+LONGEST = 0.05  # lag of y that weights wait for, as a share of the run
 CLIP = 2.0  # directions longer than this many running norms are clipped
 
 
@@ -59,6 +62,7 @@ class MeasuredState(NamedTuple):
 
     upper: UpperRate | None
     condition: PerTask[Condition] | None
+    kappa: jax.Array | None  # the largest condition
     worst: jax.Array | None  # running size of the worst loss; 0 before the first
 
 
@@ -73,10 +77,11 @@ class Measured(Rates):
         if needs.upper:
             none = jnp.zeros((), optax.tree.norm(point.x).dtype)
             upper = UpperRate(UpperCurvature(none, pytrees.generic(point.x)), none, zero)
-            if problem.is_stochastic:
+            if problem.is_stochastic or needs.sampled:
                 upper = upper._replace(mean=optax.tree.zeros_like(point.x), square=zero)
         condition = curvature.unmeasured(point.y) if needs.upper or needs.weights else None
-        return MeasuredState(upper, condition, zero if needs.weights else None)
+        kappa = None if condition is None else zero + 1
+        return MeasuredState(upper, condition, kappa, zero if needs.weights else None)
 
     def measures(self, state: RatesState) -> bool:
         """Where alpha or gamma is chosen."""
@@ -90,7 +95,8 @@ class Measured(Rates):
         large = curvature.measuring(problem)
         keys = jax.random.split(key, 3)
         condition = curvature.condition(large, point.x, point.y, keys[0], own.condition, 5 * iterations)
-        own = own._replace(condition=condition)
+        kappa = jnp.max(jnp.concatenate([group.value for group in condition])).astype(point.weights.dtype)
+        own = own._replace(condition=condition, kappa=kappa)
         if own.upper is not None:
             old = own.upper.curvature
             settled = curvature.settle(large, point.x, point.y, keys[1], condition, 5 * iterations)
@@ -114,13 +120,13 @@ class Measured(Rates):
         return inverse_curvatures(state)
 
     def weights(self, state: RatesState, losses: jax.Array, step: jax.Array) -> WeightsStep:
-        """0.3 decay / (worst (1 + kappa/3))."""
+        """0.3 decay / (worst (1 + lag / 3))."""
         own: MeasuredState = state.own
-        assert own.condition is not None
+        assert own.kappa is not None
         assert own.worst is not None
         worst = follow_worst(own.worst, losses)
-        kappa = jnp.max(jnp.concatenate([group.value for group in own.condition]))
-        rate = 0.3 * decay(step, state.horizon) / (or_one(worst) * (1 + kappa / 3))
+        lag = jnp.minimum(own.kappa, LONGEST * state.horizon)
+        rate = 0.3 * decay(step, state.horizon) / (or_one(worst) * (1 + lag / 3))
         return WeightsStep(rate, state._replace(own=own._replace(worst=worst)))
 
 

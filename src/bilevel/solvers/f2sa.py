@@ -32,6 +32,8 @@ from bilevel.problem.problem import Problem
 from bilevel.rates import Measured
 from bilevel.rates.base import Rates
 from bilevel.rules.base import Rule
+from bilevel.sampling import All
+from bilevel.sampling.base import Sampling
 from bilevel.solvers._base.bilevel import BilevelSolver
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.state import Info, State
@@ -56,6 +58,7 @@ class F2SA(BilevelSolver):
         upper_rule: from a rate to an optax transformation, for x; None = what the rates are made for, `optax.sgd`.
         lower_rule: likewise for z, per task.
         rates: where rates come from that are None, from `bl.rates`.
+        sampling: which tasks a step sees, from `bl.sampling`.
         strength: s_k, a number or a function of the step.
         lower_steps: T, steps of z and of p per step.
     """
@@ -67,6 +70,7 @@ class F2SA(BilevelSolver):
     upper_rule: Rule | None = None
     lower_rule: Rule = optax.sgd
     rates: Rates = Measured()
+    sampling: Sampling = All()
     strength: Rate = leaf(default=growing)  # s_k
     lower_steps: int = 10  # T
 

@@ -47,6 +47,7 @@ class FSLA(LinearSystemSolver):
     momentum: Rate = leaf(default=0.3)  # eta
     tracker: Tracker = Storm()
 
+    compares_points = True
     card = Card(
         loops="single",
         keeps="v (n d_y), the last point, d (d_x; per task n d_x)",

@@ -36,6 +36,7 @@ class MORBiT(Alternating):
         upper_rule: from a rate to an optax transformation, for x; None = what the rates are made for, `optax.sgd`.
         lower_rule: likewise for y, per task.
         rates: where rates come from that are None, from `bl.rates`.
+        sampling: which tasks a step sees, from `bl.sampling`.
         lower_steps: lower steps per step; the paper has 1.
 
     >>> import bilevel as bl

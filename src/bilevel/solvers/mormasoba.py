@@ -20,11 +20,12 @@ conditions", JMLR 2024.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 
 from bilevel._core.module import leaf, part
 from bilevel.rates.base import RatesState
-from bilevel.solvers._base.bilevel import MovedWeights
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.moving_average import MovingAverage
 from bilevel.solvers._base.state import State
@@ -51,10 +52,14 @@ class MORMASOBA(MovingAverage):
         constraint="damped projection",
     )
 
-    def move_weights(self, state: State, losses: jax.Array, rates: RatesState) -> MovedWeights:
+    def weights_rate(self, state: State, losses: jax.Array, rates: RatesState) -> tuple[jax.Array, RatesState]:
+        """Slower where it is chosen, as the averages lag."""
+        rate, rates = super().weights_rate(state, losses, rates)
+        return rate * self.lag_share(state, self.weighting.lr), rates
+
+    def update_weights(
+        self, weights: jax.Array, losses: jax.Array, weighting: Any, rate: jax.Array
+    ) -> tuple[jax.Array, Any]:
         """The damped step (2); the weights' sets are convex, so that it stays inside."""
-        rate, rates = self.weights_rate(state, losses, rates)
-        rate = rate * self.lag_share(state, self.weighting.lr)
-        weights, weighting = self.weighting.update(state.weights, losses, state.weighting, rate / self.damping)
-        weights = state.weights + (self.damping * (weights - state.weights)).astype(state.weights.dtype)
-        return MovedWeights(weights, weighting, rates, rate)
+        new, weighting = super().update_weights(weights, losses, weighting, rate / self.damping)
+        return weights + (self.damping * (new - weights)).astype(weights.dtype), weighting

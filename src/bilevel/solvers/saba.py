@@ -44,6 +44,7 @@ from bilevel.solvers._base.tables import Seen, Tables, full_tables, look_up_bloc
 class SABA(LinearSystemSolver):
     """SABA: SOBA whose directions lose their noise as tables fill. Options as for `SOBA`; batches are blocks."""
 
+    moves_at_once = True
     card = Card(
         loops="single",
         keeps="v (n d_y), tables: per task and block of g 2 d_y + d_x, of f d_y + d_x + 1",

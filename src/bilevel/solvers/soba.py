@@ -41,8 +41,10 @@ class SOBA(LinearSystemSolver):
         upper_rule: from a rate to an optax transformation, for x; None = what the rates are made for, `optax.sgd`.
         lower_rule: likewise for y, per task.
         rates: where rates come from that are None, from `bl.rates`.
+        sampling: which tasks a step sees, from `bl.sampling`.
     """
 
+    moves_at_once = True
     card = Card(
         loops="single",
         keeps="v (n d_y)",

@@ -39,6 +39,8 @@ from bilevel.problem.problem import Problem
 from bilevel.rates import Measured
 from bilevel.rates.base import Rates
 from bilevel.rules.base import Rule
+from bilevel.sampling import All
+from bilevel.sampling.base import Sampling
 from bilevel.solvers._base.bilevel import BilevelSolver, MovedLower
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.checks import check_memory
@@ -68,6 +70,7 @@ class STABLE(BilevelSolver):
         upper_rule: from a rate to an optax transformation, for x; None = what the rates are made for, `optax.sgd`.
         lower_rule: likewise for y, per task.
         rates: where rates come from that are None, from `bl.rates`.
+        sampling: which tasks a step sees, from `bl.sampling`.
         momentum: tau, the weight of the fresh matrices: a number in (0, 1] or a schedule.
         floor: the smallest curvature kept in A^, as a fraction of its largest.
     """
@@ -78,10 +81,12 @@ class STABLE(BilevelSolver):
     upper_rule: Rule | None = None
     lower_rule: Rule = optax.sgd
     rates: Rates = Measured()
+    sampling: Sampling = All()
     momentum: Rate = leaf(default=0.5)  # tau
     floor: float = leaf(default=1e-4)
 
     moves_x_first = True
+    compares_points = True
     card = Card(
         loops="single",
         keeps="A^ (n d_y^2), J^ (n d_x d_y), the last point",

@@ -86,7 +86,7 @@ class VRBO(EstimatorSolver):
     lower_steps: int = 4
     tracker: Storm = Storm()
 
-    moves_x_first = True
+    moves_x_first = compares_points = True
     card = Card(
         loops="double",
         keeps="the last point, u (n d_y), d (d_x; per task n d_x)",

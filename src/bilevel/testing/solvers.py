@@ -61,7 +61,7 @@ class CompiledRun:
         problem, x, y = example
 
         def one(state: State, k: jax.Array) -> tuple[State, Trajectory]:
-            state, info = solver.step(problem, state, jax.random.fold_in(key, k))
+            state, info = solver.advance(problem, state, jax.random.fold_in(key, k))
             return state, Trajectory(state.x, state.weights, info)
 
         first = solver.start(problem, x, y, quick_key(0), jnp.asarray(STEPS, jnp.int32))
@@ -168,8 +168,10 @@ def _check_moves(solver: Solver, example: Example, ran: FinishedRun) -> None:
 
 def _check_shapes(solver: Solver, example: Example, info: Info) -> None:
     n, dtype = example.problem.size, example.x["b"].dtype
-    row, number = jnp.zeros((STEPS, n), dtype), jnp.zeros(STEPS, dtype)
-    require_like(f"{solver}: Info", info, Info(row, number, number, row, number))
+    seen = n if info.tasks is None else sum(places.shape[-1] for places in info.tasks)
+    require(seen <= n, f"{solver}: Info.tasks has {seen} tasks, and there are {n}.")
+    row, number = jnp.zeros((STEPS, seen), dtype), jnp.zeros(STEPS, dtype)
+    require_like(f"{solver}: Info", info._replace(tasks=None), Info(row, number, number, row, number))
 
 
 def _check_info(solver: Solver, example: Example, info: Info) -> None:
@@ -239,6 +241,8 @@ def _check_alone(runner: CompiledRun, setting: Setting) -> None:
     solver, alone = runner.solver, setting._replace(order=(0,))
     if solver.chooses_rates:
         solver = replace(solver, **_without_rates(solver))
+    if solver.in_parts and hasattr(solver, "sampling"):
+        solver = replace(solver, sampling=replace(solver.sampling, tasks=1))  # type: ignore[attr-defined]
     last, path = runner(make(alone, jnp.float64), solver=solver)
     require(np.array_equal(last.weights, [1.0]), f"{solver}: one task alone has the weight {last.weights}, not 1.")
     require(all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((last.x, last.y))), f"{solver} diverges there.")

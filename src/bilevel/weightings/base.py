@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core.schedules import Rate
@@ -44,10 +45,12 @@ class Weighting(abc.ABC, Generic[StateT]):
     Attributes:
         lr: gamma, the rate of the weights; None = chosen by the solver.
         moves: whether the losses move the weights, so that a rate is needed.
+        compares: what the tasks are compared by, in a word.
     """
 
     lr: Rate = None
     moves: bool = True
+    compares: str = "loss"
 
     def check(self, n: int) -> None:
         """Raises a ValueError where an argument makes no sense for n tasks."""
@@ -67,6 +70,14 @@ class Weighting(abc.ABC, Generic[StateT]):
     def sizes(self, losses: jax.Array, state: StateT) -> jax.Array:
         """The size of what moves each weight, from which a rate that is not given is chosen: for most, of the loss."""
         return jnp.abs(losses)
+
+    def compared(self, losses: np.ndarray) -> np.ndarray:
+        """What the tasks are compared by, at these losses: for most, these themselves. The objective is its maximum."""
+        return losses
+
+    def known_baselines(self, n: int) -> np.ndarray | None:
+        """The loss that each of n tasks could reach, where the weighting was given it; None where it was not."""
+        return None
 
 
 def uniform(n: int, dtype: DTypeLike) -> jax.Array:

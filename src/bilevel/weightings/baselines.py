@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -12,6 +12,14 @@ from bilevel._core.module import leaf, part, static
 
 if TYPE_CHECKING:
     from bilevel.problem.base import BaseProblem
+
+
+class WorstRegret(NamedTuple):
+    """The largest of the regrets, and whose it is."""
+
+    value: float
+    number: int  # of the task
+    task: str
 
 
 @part
@@ -44,6 +52,16 @@ class Baselines:
     def regrets(self, losses: ArrayLike) -> np.ndarray:
         """f_i - b_i."""
         return np.asarray(losses) - np.asarray(self.values)
+
+    def worst_regret(self, losses: ArrayLike) -> WorstRegret:
+        """The largest f_i - b_i, of the tasks whose b_i is known.
+
+        >>> Baselines([0.2, 0.5], names=["north", "south"]).worst_regret([0.5, 0.6]).task
+        'north'
+        """
+        regrets = self.regrets(losses)
+        i = int(np.nanargmax(regrets)) if not np.isnan(regrets).all() else 0
+        return WorstRegret(float(regrets[i]), i, self.names[i] if self.names else f"task {i}")
 
     def __repr__(self) -> str:
         parts = [f"{np.asarray(self.values).round(4).tolist()}"]

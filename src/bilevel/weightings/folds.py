@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core import values
@@ -60,6 +61,15 @@ class Folds(Wrapper[StateT]):
     def sizes(self, losses: jax.Array, state: StateT) -> jax.Array:
         """Those of the means."""
         return self.weighting.sizes(self._sums(losses) / self.folds, self._of(state))
+
+    def compared(self, losses: np.ndarray) -> np.ndarray:
+        """By the means, the same for all folds of a task."""
+        return np.tile(self.weighting.compared(losses.reshape(self.folds, -1).mean(axis=0)), self.folds)
+
+    def known_baselines(self, n: int) -> np.ndarray | None:
+        """Those of the tasks, for each of their folds."""
+        found = self.weighting.known_baselines(n // self.folds)
+        return None if found is None else np.tile(found, self.folds)
 
     def _sums(self, rows: jax.Array) -> jax.Array:
         return jnp.sum(rows.reshape(self.folds, -1), axis=0)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core import values
@@ -37,6 +38,7 @@ class Ratio(Compared[StateT]):
     [1.0, 0.25]
     """
 
+    WORD = "ratio"
     baseline: ArrayLike | Sequence[float] | Baselines = leaf()  # b
     weighting: Weighting[StateT] = SimplexAscent()  # type: ignore[assignment]
 
@@ -52,3 +54,7 @@ class Ratio(Compared[StateT]):
     def seen(self, losses: jax.Array, kept: jax.Array) -> jax.Array:
         """f / b."""
         return losses / kept
+
+    def known_baselines(self, n: int) -> np.ndarray:
+        """b."""
+        return np.asarray(values_of(self.baseline), float)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core import values
@@ -38,6 +39,7 @@ class Regret(Shifted[StateT]):
     [0.625, 0.375]
     """
 
+    WORD = "regret"
     baseline: ArrayLike | Sequence[float] | Baselines = leaf()  # b
     weighting: Weighting[StateT] = SimplexAscent()  # type: ignore[assignment]
 
@@ -53,3 +55,7 @@ class Regret(Shifted[StateT]):
     def seen(self, losses: jax.Array, kept: jax.Array) -> jax.Array:
         """f - b."""
         return losses - kept
+
+    def known_baselines(self, n: int) -> np.ndarray:
+        """b."""
+        return np.asarray(values_of(self.baseline), float)

@@ -49,6 +49,7 @@ class Shrunk(Compared[StateT]):
     ([0.0, 0.0, 1.0], [0.166..., 0.166..., 0.66...])
     """
 
+    WORD = "shrunk loss"
     errors: ArrayLike | Sequence[float] = leaf()
     weighting: Weighting[StateT] = SimplexAscent()  # type: ignore[assignment]
 

@@ -37,6 +37,7 @@ class UpperBound(Shifted[StateT]):
     [0.49..., 0.5...]
     """
 
+    WORD = "upper bound"
     errors: ArrayLike | Sequence[float] = leaf()
     factor: float = leaf(default=1.0)
     weighting: Weighting[StateT] = SimplexAscent()  # type: ignore[assignment]

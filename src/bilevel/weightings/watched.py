@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core import values
@@ -59,6 +60,16 @@ class Watched(Wrapper[StateT]):
     def sizes(self, losses: jax.Array, state: StateT) -> jax.Array:
         """Those of the seen tasks; the others move nothing."""
         return _padded(self.weighting.sizes(*self._seen((losses, state))), len(losses))
+
+    def compared(self, losses: np.ndarray) -> np.ndarray:
+        """That of the seen tasks; the others, which do not count, are never the worst."""
+        found = self.weighting.compared(losses[: self.seen])
+        return np.pad(found, (0, len(losses) - self.seen), constant_values=found.min())
+
+    def known_baselines(self, n: int) -> np.ndarray | None:
+        """Those of the seen tasks; NaN for the others."""
+        found = self.weighting.known_baselines(self.seen)
+        return None if found is None else np.pad(found, (0, n - self.seen), constant_values=np.nan)
 
     def _seen(self, rows: Any) -> Any:
         return jax.tree.map(lambda a: a[: self.seen], rows)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, Generic, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core.schedules import Rate
@@ -34,6 +35,19 @@ class Wrapper(Weighting[StateT]):
         """Whether the weighting inside moves the weights."""
         return self.weighting.moves
 
+    @property
+    def compares(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What the weighting inside compares."""
+        return self.weighting.compares
+
+    def compared(self, losses: np.ndarray) -> np.ndarray:
+        """That of the weighting inside."""
+        return self.weighting.compared(losses)
+
+    def known_baselines(self, n: int) -> np.ndarray | None:
+        """Those of the weighting inside."""
+        return self.weighting.known_baselines(n)
+
 
 class Wrapped(NamedTuple, Generic[StateT]):
     """The state of the weighting inside, and what the one around it keeps of every task."""
@@ -51,6 +65,14 @@ class Compared(Wrapper[Wrapped[StateT]]):
 
     What is given per task is kept in the state, where a solver finds the rows of the tasks that it looks at.
     """
+
+    WORD: ClassVar[str] = "compared loss"  # what is seen
+
+    @property
+    def compares(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Such as "regret"; where another one is inside, "regret of ratios"."""
+        inside = self.weighting.compares
+        return self.WORD if inside == "loss" else f"{inside} of {self.WORD}s"
 
     @abc.abstractmethod
     def keep(self, n: int, dtype: DTypeLike) -> Any:
@@ -76,6 +98,12 @@ class Compared(Wrapper[Wrapped[StateT]]):
         kept = self.renew(losses, state.kept)
         weights, inside = self.weighting.update(weights, self.seen(losses, kept), state.inside, rate)
         return weights, Wrapped(inside, kept)
+
+    def compared(self, losses: np.ndarray) -> np.ndarray:
+        """What the weighting inside makes of what is seen."""
+        kept = self.renew(losses, self.keep(len(losses), jnp.result_type(float)))  # type: ignore[arg-type]
+        seen = self.seen(losses, jax.tree.map(np.asarray, kept))  # type: ignore[arg-type]
+        return self.weighting.compared(np.asarray(seen))
 
     def in_direction(self, weights: jax.Array, state: Wrapped[StateT]) -> jax.Array:
         """M' weights."""

@@ -23,6 +23,8 @@ from bilevel.problem.sources import Sample
 from bilevel.rates.base import Needs, Rates, RatesState, curvatures
 from bilevel.rates.scaled import Scaled
 from bilevel.rules.base import Rule, reduction, update
+from bilevel.sampling.base import Sampling
+from bilevel.solvers._base import sampled
 from bilevel.solvers._base.checks import check_options
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info, State
@@ -74,10 +76,13 @@ class BilevelSolver(Solver):
     upper_rule: Rule | None
     lower_rule: Rule
     rates: Rates
+    sampling: Sampling
 
     problem_type = Problem
     chooses_rates = True
     replays: ClassVar[bool] = False  # whether x moves after lower steps that `Unrolled` can take again
+    moves_at_once: ClassVar[bool] = False  # whether x moves by what y and v were before the step
+    compares_points: ClassVar[bool] = False  # whether it needs the last point of every task that a step sees
 
     @property
     @abc.abstractmethod
@@ -91,7 +96,8 @@ class BilevelSolver(Solver):
         """Which rates must be chosen."""
         lower = self.lower_lr is None
         weights = self.weighting.moves and self.weighting.lr is None
-        return Needs(self.upper_lr is None, lower, weights, lower or self.estimator.needs_curvature)
+        curvature = lower or self.estimator.needs_curvature
+        return Needs(self.upper_lr is None, lower, weights, curvature, self.sampling.draws)
 
     @property
     def rule_of_x(self) -> Rule:
@@ -107,16 +113,13 @@ class BilevelSolver(Solver):
         dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(x)), jnp.float32)
         weights, weighting = self.weighting.init(problem.size, dtype)
         keys = jax.random.split(jax.random.fold_in(key, 1), 3)
-        point = Point(x, y, weights, PerTask(((),) * len(y)))
-        rates = self.rates.init(problem, point, self.needs, keys[0], steps)
-        samples = problem.draw_upper(keys[1])
-        v = Upper(problem, self.estimator).init(point._replace(curvature=curvatures(rates)), samples)
-        state = State(
-            step=jnp.zeros((), jnp.int32),
-            x=x,
-            y=y,
-            weights=weights,
-            weighting=weighting,
+        first = State(jnp.zeros((), jnp.int32), x, y, weights, weighting)
+        if self.sampling.draws:
+            first = first._replace(sampling=sampled.start(self, problem, first, jax.random.fold_in(key, 3)))
+        rates = self.start_rates(problem, first, keys[0], steps)
+        point = Point(x, y, weights, PerTask(((),) * len(y)), curvatures(rates))
+        v = Upper(problem, self.estimator).init(point, problem.draw_upper(keys[1]))
+        state = first._replace(
             # Optimisers keep moments, whose shapes do not depend on the rate.
             upper=self.rule_of_x(0.1).init(x),
             lower=for_tasks(self.lower_rule(0.1).init, y),
@@ -124,6 +127,18 @@ class BilevelSolver(Solver):
             rates=rates,
         )
         return state._replace(memory=self.start_memory(problem, state, keys[2]))
+
+    def start_rates(self, problem: Problem, state: State, key: jax.Array, steps: jax.Array) -> RatesState:
+        """What rates are made of, measured on the tasks that a step sees."""
+        nothing = PerTask(((),) * len(state.y))
+        if not self.sampling.draws:
+            point = Point(state.x, state.y, state.weights, nothing)
+            return self.rates.init(problem, point, self.needs, key, steps)
+        seen = sampled.draw(self, problem, state, state.sampling.urns, key)
+        few = sampled.few(seen, state)
+        point = Point(few.x, few.y, few.weights, nothing)
+        rates = self.rates.init(seen.rows.problem(problem), point, self.needs, key, steps)
+        return sampled.spread(rates, problem, seen)
 
     def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Any:
         """What the method carries besides; most carry nothing."""
@@ -134,11 +149,17 @@ class BilevelSolver(Solver):
         return self.rates.measures(state.rates)
 
     def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Any = 1) -> State:
-        """Between chunks of steps: measures again what automatic rates need."""
+        """Between chunks of steps: measures again what automatic rates need, on the tasks that a step sees."""
         # Halfway to uniform weights: the curvature of tasks that may matter soon counts too.
-        point = self.point(state._replace(weights=(state.weights + 1 / problem.size) / 2))
-        rates = self.rates.refresh(problem, point, state.rates, key, iterations)
-        return state._replace(rates=rates)
+        if not self.sampling.draws:
+            point = self.point(state._replace(weights=(state.weights + 1 / problem.size) / 2))
+            rates = self.rates.refresh(problem, point, state.rates, key, iterations)
+            return state._replace(rates=rates)
+        seen = sampled.draw(self, problem, state, state.sampling.urns, key)
+        few = sampled.few(seen, state)
+        point = Point(few.x, few.y, (few.weights + 1 / (problem.size * seen.share)) / 2, few.v, curvatures(few.rates))
+        rates = self.rates.refresh(seen.rows.problem(problem), point, few.rates, key, iterations)
+        return state._replace(rates=seen.rows.put(state.rates, few.rates, rates))
 
     def with_scaled_rates(self, factor: float) -> Self:
         """What was given times a factor, and what is chosen too, where anything is."""
@@ -146,6 +167,37 @@ class BilevelSolver(Solver):
         if not (self.needs.upper or self.needs.lower or self.needs.weights):
             return given
         return given.replace(rates=Scaled(self.rates, factor))
+
+    # ------------------------------------------------------------------ the step
+
+    @abc.abstractmethod
+    def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
+        """One step of all tasks of a problem, in the order that the method's paper has."""
+
+    def advance(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
+        """A step, of the tasks that the sampling draws."""
+        if self.sampling.draws:
+            return sampled.step(self, problem, state, key)
+        return self.step(problem, state, key)
+
+    @property
+    def in_parts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Where tasks are drawn."""
+        return self.sampling.draws
+
+    def visit(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
+        """x, and what belongs to the tasks that are drawn."""
+        if self.sampling.draws:
+            return sampled.visit(self, problem, state, key)
+        return self.step(problem, state, key)
+
+    def is_due(self, problem: Problem, state: State) -> jax.Array:
+        """Every n // (8 m) steps."""
+        return sampled.due(self, problem, state)
+
+    def settle(self, problem: Problem, state: State) -> State:
+        """The weights, by what the steps since their last move have seen."""
+        return sampled.settle(self, problem, state)
 
     # ------------------------------------------------------------------ the moves of a step
 
@@ -212,7 +264,13 @@ class BilevelSolver(Solver):
     def move_weights(self, state: State, losses: jax.Array, rates: RatesState) -> MovedWeights:
         """Weights <- weights moved by the losses."""
         rate, rates = self.weights_rate(state, losses, rates)
-        return MovedWeights(*self.weighting.update(state.weights, losses, state.weighting, rate), rates, rate)
+        return MovedWeights(*self.update_weights(state.weights, losses, state.weighting, rate), rates, rate)
+
+    def update_weights(
+        self, weights: jax.Array, losses: jax.Array, weighting: Any, rate: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        """The next weights, and what the weighting carries."""
+        return self.weighting.update(weights, losses, weighting, rate)
 
     def finish(self, problem: Problem, state: State, lower: MovedLower, seen: Evaluation) -> tuple[State, Info]:
         """Moves x and the weights, both from what was seen at the old x and the old weights."""

@@ -25,6 +25,7 @@ OBJECTS = (  # option, what it must have, what it needs to be
     ("hypergradient", "surrogate", "an estimator object, such as bl.hypergradients.Tracked()"),
     ("rates", "refresh", "a rates object, such as bl.rates.Measured()"),
     ("tracker", "per_task", "a tracker object, such as bl.trackers.Storm()"),
+    ("sampling", "draws", "a sampling object, such as bl.sampling.Mixture(64)"),
     ("upper_rule", "__call__", "a function from a rate to a transformation, such as optax.sgd"),
     ("lower_rule", "__call__", "a function from a rate to a transformation, such as optax.sgd"),
 )
@@ -58,6 +59,7 @@ def check_options(solver: BilevelSolver, problem: Problem) -> None:
             )
     values.rate("lr", solver.weighting.lr, of=type(solver.weighting).__name__)
     solver.weighting.check(problem.size)
+    check_sampling(solver, problem)
     solver.estimator.check()
     if needs_value(solver.lower_rule) and not solver.replays:
         raise ValueError(f"{name}(lower_rule={solver.lower_rule}): {name} does not pass losses to its lower steps.")
@@ -65,6 +67,16 @@ def check_options(solver: BilevelSolver, problem: Problem) -> None:
         if not solver.replays:
             raise ValueError(f"{name}(hypergradient={solver.estimator}): {name} has no lower steps to replay.")
         check_replay(solver.lower_rule)
+
+
+def check_sampling(solver: BilevelSolver, problem: Problem) -> None:
+    """A number of tasks that fits, and a solver that can do without the others."""
+    solver.sampling.check([group.size for group in problem.groups])
+    if solver.sampling.draws and solver.compares_points:
+        raise ValueError(
+            f"{type(solver).__name__}(sampling={solver.sampling}): it compares this point with the last one, which a "
+            "task that was not in the last step does not have. It needs All(), or a solver such as MORBiT, SOBA, SABA."
+        )
 
 
 def check_replay(rule: Callable[[Any], optax.GradientTransformation]) -> None:

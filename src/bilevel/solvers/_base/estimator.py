@@ -15,6 +15,8 @@ from bilevel.problem.problem import Problem
 from bilevel.rates import Measured
 from bilevel.rates.base import Rates
 from bilevel.rules.base import Rule
+from bilevel.sampling import All
+from bilevel.sampling.base import Sampling
 from bilevel.solvers._base.bilevel import BilevelSolver
 from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import SimplexAscent
@@ -33,6 +35,7 @@ class EstimatorSolver(BilevelSolver):
         upper_rule: from a rate to an optax transformation, for x; None = what the rates are made for.
         lower_rule: likewise for y, per task.
         rates: where rates come from that are None, from `bl.rates`.
+        sampling: which tasks a step sees, from `bl.sampling`.
     """
 
     upper_lr: Rate = leaf(default=None)  # alpha
@@ -42,6 +45,7 @@ class EstimatorSolver(BilevelSolver):
     upper_rule: Rule | None = None
     lower_rule: Rule = optax.sgd
     rates: Rates = Measured()
+    sampling: Sampling = All()
 
     @property
     def estimator(self) -> Hypergradient:

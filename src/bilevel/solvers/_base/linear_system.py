@@ -20,6 +20,8 @@ from bilevel.problem.problem import Problem
 from bilevel.rates import Measured
 from bilevel.rates.base import Needs, Rates
 from bilevel.rules.base import Rule
+from bilevel.sampling import All
+from bilevel.sampling.base import Sampling
 from bilevel.solvers._base.bilevel import BilevelSolver, MovedLower
 from bilevel.solvers._base.state import State
 from bilevel.solvers._base.tracking import KeptPoint
@@ -39,6 +41,7 @@ class LinearSystemSolver(BilevelSolver):
         upper_rule: from a rate to an optax transformation, for x; None = what the rates are made for.
         lower_rule: likewise for y, per task.
         rates: where rates come from that are None, from `bl.rates`.
+        sampling: which tasks a step sees, from `bl.sampling`.
     """
 
     upper_lr: Rate = leaf(default=None)  # alpha
@@ -48,6 +51,7 @@ class LinearSystemSolver(BilevelSolver):
     upper_rule: Rule | None = None
     lower_rule: Rule = optax.sgd
     rates: Rates = Measured()
+    sampling: Sampling = All()
 
     @property
     def estimator(self) -> Tracked:

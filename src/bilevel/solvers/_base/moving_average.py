@@ -46,6 +46,8 @@ class MovingAverage(LinearSystemSolver):
     damping: float = leaf(default=1.0)  # a
     tracker: Momentum = Momentum()
 
+    moves_at_once = True
+
     def check(self, problem: Problem) -> None:
         """As every solver, and the two shares."""
         super().check(problem)

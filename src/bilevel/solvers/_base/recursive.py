@@ -45,6 +45,8 @@ class Recursive(LinearSystemSolver):
     refresh_batch: int | None = None
     tracker: Storm = Storm()
 
+    compares_points = True
+
     def check(self, problem: Problem) -> None:
         """As every solver, and the large batch."""
         super().check(problem)

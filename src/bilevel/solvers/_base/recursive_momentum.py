@@ -52,6 +52,8 @@ class RecursiveMomentum(EstimatorSolver):
     momentum: Rate = leaf(default=published_momentum)  # eta
     tracker: Tracker = Storm()
 
+    compares_points = True
+
     def check(self, problem: Problem) -> None:
         """As every solver, and a momentum."""
         super().check(problem)

@@ -44,6 +44,26 @@ class Solver(abc.ABC):
     def step(self, problem: Any, state: State, key: jax.Array) -> tuple[State, Info]:
         """One step; `key` is new in every step."""
 
+    # Where a run sees some tasks in a step only, a part of it costs as much as looking at all: the driver's loop takes
+    # `visit`, and `settle` where it is due. Together they are `advance`.
+    in_parts: ClassVar[bool] = False
+
+    def advance(self, problem: Any, state: State, key: jax.Array) -> tuple[State, Info]:
+        """What a run does in a step: `step`, or a step of some of the tasks."""
+        return self.step(problem, state, key)
+
+    def visit(self, problem: Any, state: State, key: jax.Array) -> tuple[State, Info]:
+        """The part of a step that is taken every time."""
+        return self.step(problem, state, key)
+
+    def is_due(self, problem: Any, state: State) -> jax.Array:
+        """Whether `settle` is to follow."""
+        return jnp.array(False)
+
+    def settle(self, problem: Any, state: State) -> State:
+        """The part of a step that is taken where it is due: the move of the weights."""
+        return state
+
     def check(self, problem: Any) -> None:  # noqa: B027  (most options need no check)
         """Raises where an option makes no sense for a problem: names the option, its value, what it needs."""
 

@@ -12,8 +12,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from bilevel._core import pytrees
+from bilevel.problem.base import BaseProblem
 from bilevel.problem.per_task import InOrder, PerTask
 
 X = TypeVar("X")
@@ -33,16 +34,24 @@ class State(NamedTuple, Generic[X, Y]):
     v: Any = ()  # what the estimator carries: a `PerTask`
     rates: Any = ()  # what rates that are not given are made of
     memory: Any = ()  # what a method carries besides: trackers, tables; what belongs to tasks is a `PerTask`
+    sampling: Any = ()  # what is known of tasks that a step does not see, where it sees some only
 
 
 class Info(NamedTuple):
     """What a step saw."""
 
-    losses: jax.Array  # f_i on the step's sample
+    losses: jax.Array  # f_i on the step's sample, of the tasks that it saw, group by group where these are some only
     direction_norm: jax.Array
     upper_rate: jax.Array
     lower_rate: jax.Array  # one per task
     weights_rate: jax.Array
+    tasks: PerTask[jax.Array] | None = None  # the places in their groups of the tasks that it saw; None = all
+
+    def numbers(self, problem: BaseProblem) -> np.ndarray:
+        """The numbers of the tasks that the step saw, in the order of its losses; not for use under `jit`."""
+        if self.tasks is None:
+            return np.arange(problem.size)
+        return np.concatenate([np.asarray(g.ids)[i] for g, i in zip(problem.groups, self.tasks, strict=True)])
 
     @classmethod
     def of(cls, losses: jax.Array, direction_norm: Any = jnp.nan, **rates: Any) -> Info:
@@ -69,22 +78,18 @@ class Halves(NamedTuple):
     def of(cls, state: State) -> Halves:
         """Takes a state apart."""
         ordered = {"weights": state.weights, "weighting": state.weighting}
-        own = lambda leaf: leaf if _is_of_tasks(leaf) else None  # noqa: E731
-        rest = lambda leaf: None if _is_of_tasks(leaf) else leaf  # noqa: E731
+        own = lambda leaf: leaf if is_of_tasks(leaf) else None  # noqa: E731
+        rest = lambda leaf: None if is_of_tasks(leaf) else leaf  # noqa: E731
         without = state._replace(weights=None, weighting=None)
-        tasks = jax.tree.map(own, without, is_leaf=_is_of_tasks)
-        return cls(jax.tree.map(rest, without, is_leaf=_is_of_tasks), tasks._replace(**ordered))
+        tasks = jax.tree.map(own, without, is_leaf=is_of_tasks)
+        return cls(jax.tree.map(rest, without, is_leaf=is_of_tasks), tasks._replace(**ordered))
 
     def join(self) -> State:
         """The state again."""
         pick = lambda a, b: b if a is None else a  # noqa: E731
-        return jax.tree.map(pick, self.shared, self.tasks, is_leaf=lambda a: a is None or _is_of_tasks(a))
+        return jax.tree.map(pick, self.shared, self.tasks, is_leaf=lambda a: a is None or is_of_tasks(a))
 
 
-def _is_of_tasks(node: Any) -> bool:
+def is_of_tasks(node: Any) -> bool:
+    """Whether a node of a state has one row a task."""
     return isinstance(node, (PerTask, InOrder))
-
-
-def rows_of(state: State, index: jax.Array) -> State:
-    """The half that belongs to tasks, of some tasks of a problem with one group; the shared half is None."""
-    return pytrees.index(Halves.of(state).tasks, index)

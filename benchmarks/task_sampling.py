@@ -1,0 +1,185 @@
+"""What a step costs where it sees 64 of very many tasks, and what sampling does to the solution.
+
+    python benchmarks/task_sampling.py time [n ...]      whole runs of `solve`, 64 of n tasks against all of 64
+    python benchmarks/task_sampling.py gap               n = 200: tail gap at equal task evaluations, 10 seeds
+    python benchmarks/task_sampling.py sinusoids         10,000 sinusoids against full participation at equal time
+    python benchmarks/task_sampling.py letter            all 325 pairs of Letter, 16 in a step
+
+`time` makes every run in a process of its own, so that its peak memory is its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import resource
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import bilevel as bl
+
+DRAWN = 64
+
+
+# ------------------------------------------------------------------ the cost of a step
+
+
+def regressions(n: int, rows: int = 16, features: int = 8, inner: int = 6) -> tuple[bl.Problem, jax.Array, jax.Array]:
+    """n linear regressions that share a representation x, a matrix; y_i are the coefficients of task i."""
+    draws = np.random.default_rng(0)
+
+    def data() -> tuple[np.ndarray, np.ndarray]:
+        inputs = draws.normal(size=(n, rows, features)).astype(np.float32)
+        return inputs, (inputs @ truth)[..., 0] + 0.1 * draws.normal(size=(n, rows)).astype(np.float32)
+
+    truth = draws.normal(size=(n, features, 1)).astype(np.float32)
+
+    def upper(x: jax.Array, y: jax.Array, batch: tuple) -> jax.Array:
+        return jnp.mean((batch[0] @ x @ y - batch[1]) ** 2) / 2
+
+    def lower(x: jax.Array, y: jax.Array, batch: tuple) -> jax.Array:
+        return upper(x, y, batch) + 0.05 * jnp.sum(y**2)
+
+    problem = bl.Problem(upper, lower, bl.Task.stack(train=data(), validation=data()), lower_batch=8, upper_batch=8)
+    x = jnp.asarray(draws.normal(size=(features, inner)) / np.sqrt(features), jnp.float32)
+    return problem, x, jnp.zeros(inner)
+
+
+def timed(n: int, steps: int) -> None:
+    """A whole run, after a short one that compiles: seconds a step by the clock and of the processor, memory in MB."""
+    problem, x, y = regressions(n)
+    solver = bl.MORBiT(sampling=bl.sampling.All() if n == DRAWN else bl.sampling.Mixture(DRAWN))
+    data = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    bl.solve(problem, solver, x, y, steps=100, progress=False)
+    began, used = time.perf_counter(), time.process_time()
+    bl.solve(problem, solver, x, y, steps=steps, progress=False)
+    seconds, processor = time.perf_counter() - began, time.process_time() - used
+    print(seconds / steps, processor / steps, data, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def time_steps(sizes: list[int], steps: int = 100_000) -> None:
+    """The table, ratios to all of 64 tasks."""
+    base = None
+    print(f"{'n':>9}{'us a step':>12}{'ratio':>8}{'processor':>12}{'ratio':>8}{'data MB':>10}{'peak MB':>10}")
+    for n in [DRAWN, *sizes]:
+        command = [sys.executable, __file__, "one", str(n), str(steps)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+        seconds, processor, data, peak = map(float, ran.stdout.split())
+        base = (seconds, processor) if base is None else base
+        times = f"{1e6 * seconds:>12.1f}{seconds / base[0]:>8.2f}{1e6 * processor:>12.1f}{processor / base[1]:>8.2f}"
+        print(f"{n:>9}{times}{data:>10.0f}{peak:>10.0f}", flush=True)
+
+
+# ------------------------------------------------------------------ the solution, in closed form
+
+
+def many_points(n: int = 200, rows: int = 32, noise: float = 0.5) -> tuple[bl.Problem, np.ndarray]:
+    """The smallest ball around n points, of which three decide: x* = (2, 1), value 5/2. Batches are noisy."""
+    draws = np.random.default_rng(0)
+    angle, radius = draws.uniform(0, 2 * np.pi, n - 3), 0.8 * np.sqrt(5 * draws.uniform(0, 1, n - 3))
+    inside = np.stack([2 + radius * np.cos(angle), 1 + radius * np.sin(angle)], axis=1)
+    points = np.concatenate([[[0, 0], [4, 0], [1, 3]], inside])
+
+    def scatter() -> np.ndarray:
+        """Of mean 0 and of the same size for every task, so that the losses on all rows are known."""
+        found = draws.normal(size=(n, rows, 2))
+        found -= found.mean(axis=1, keepdims=True)
+        return noise * found / np.sqrt((found**2).mean(axis=1, keepdims=True))
+
+    def upper(x: jax.Array, y: jax.Array, batch: jax.Array) -> jax.Array:
+        return jnp.mean(jnp.sum((y - batch) ** 2, axis=-1)) / 2 - noise**2
+
+    def lower(x: jax.Array, y: jax.Array, batch: jax.Array) -> jax.Array:
+        return jnp.mean(jnp.sum((y - x - batch) ** 2, axis=-1)) / 2
+
+    train, validation = scatter().astype(np.float32), (points[:, None] + scatter()).astype(np.float32)
+    tasks = bl.Task.stack(train=train, validation=validation)
+    return bl.Problem(upper, lower, tasks, lower_batch=4, upper_batch=4), points
+
+
+SEEN = 300  # places of a run at which x is looked at
+
+
+def path(problem: bl.Problem, solver: bl.Solver, steps: int, seed: jax.Array) -> jax.Array:
+    """x at `SEEN` places of a run."""
+    key = jax.random.key(seed)
+    y = bl.PerTask((jnp.zeros((problem.size, 2)),))
+
+    def several(state: bl.State, c: jax.Array) -> tuple[bl.State, jax.Array]:
+        def one(i: jax.Array, state: bl.State) -> bl.State:
+            return solver.step(problem, state, jax.random.fold_in(key, c * (steps // SEEN) + i))[0]
+
+        state = jax.lax.fori_loop(0, steps // SEEN, one, state)
+        return state, state.x
+
+    first = solver.start(problem, jnp.array([-1.0, 3.0]), y, key, jnp.asarray(steps))
+    return jax.lax.scan(several, first, jnp.arange(SEEN))[1]
+
+
+def gaps(evaluations: int = 60_000, seeds: int = 10) -> None:
+    """Tail gap max_i l_i(x) - 5/2 over the last fifth; rates chosen for each on four other seeds, by the same."""
+    problem, points = many_points()
+    run = jax.jit(jax.vmap(path, in_axes=(None, None, None, 0)), static_argnums=2)
+
+    def gap(solver: bl.Solver, steps: int, numbers: jax.Array) -> np.ndarray:
+        x = np.asarray(run(problem, solver, steps, numbers))[:, 4 * SEEN // 5 :]
+        worst = (((x[:, :, None] - points) ** 2).sum(axis=-1) / 2).max(axis=-1)
+        return (worst - 2.5).mean(axis=1)
+
+    full = None
+    for sampling in (bl.sampling.All(), bl.sampling.Mixture(10), bl.sampling.Uniform(10)):
+        steps = evaluations // sampling.counts([problem.size])[0]
+        found = {}
+        for alpha, gamma in itertools.product((0.003, 0.01, 0.03, 0.1, 0.3), (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)):
+            ascent, tracked = bl.weightings.SimplexAscent(gamma), bl.hypergradients.Tracked(0.5)
+            solver = bl.MORBiT(alpha, 0.5, tracked, ascent, sampling=sampling)
+            found[alpha, gamma] = gap(solver, steps, 1000 + jnp.arange(4)).mean(), solver
+        best = min(found, key=lambda rates: found[rates][0])
+        final = gap(found[best][1], steps, jnp.arange(seeds))
+        full = final.mean() if full is None else full
+        spread = final.std(ddof=1) / np.sqrt(seeds)
+        print(f"{sampling!s:<32} rates {best}  gap {final.mean():.4f} +- {spread:.4f}  ratio {final.mean() / full:.2f}")
+
+
+# ------------------------------------------------------------------ the solution, on data
+
+
+def sinusoids(n: int = 10_000, steps: int = 20_000) -> None:
+    """Worst-decile loss on test rows, against full participation stopped after the same time."""
+    ready = bl.problems.sinusoid_regression(bl.datasets.sinusoids(n, n // 3))
+    solver = bl.MORBiT(1e-3, None, weighting=bl.weightings.SimplexAscent(3e-3), upper_rule=optax.adam)
+    few = solver.replace(sampling=bl.sampling.Mixture(DRAWN), weighting=bl.weightings.SimplexAscent(3e-3 * DRAWN / n))
+    sampled = bl.solve(ready.problem, few, ready.x, steps=steps, progress=False)
+    whole = bl.solve(ready.problem, solver, ready.x, steps=steps, seconds=sampled.seconds, progress=False)
+    for name, result in (("64 of 10,000", sampled), ("all", whole)):
+        worst = np.sort(result.average.test_losses)[-n // 10 :].mean()
+        print(f"{name:<14}{result.steps:>8} steps{result.seconds:>8.0f} s   worst decile {worst:.4f}", flush=True)
+
+
+def letter(steps: int = 1000, drawn: int = 16) -> None:
+    """All pairs of letters: the worst validation loss at equal task evaluations."""
+    ready = bl.problems.hyperparameters(bl.datasets.letter_pairs(325, rows=1468))
+    n = ready.problem.size
+    solver = bl.MORBiT(1e-2, 1e-1, bl.hypergradients.Tracked(1e-1), bl.weightings.SimplexAscent(1e-3))
+    ascent = bl.weightings.SimplexAscent(1e-3 * drawn / n)
+    few = solver.replace(sampling=bl.sampling.Mixture(drawn), weighting=ascent)
+    whole = bl.solve(ready.problem, solver, ready.x, steps=steps, progress=False)
+    sampled = bl.solve(ready.problem, few, ready.x, steps=steps * n // drawn, progress=False)
+    for name, result in (("all 325", whole), ("16 of 325", sampled)):
+        worst = result.average.worst
+        print(f"{name:<10}{result.steps:>8} steps   worst {worst:.4f}   ratio {worst / whole.average.worst:.3f}")
+
+
+if __name__ == "__main__":
+    what, *rest = sys.argv[1:] or ["time"]
+    if what == "one":
+        timed(int(rest[0]), int(rest[1]))
+    elif what == "time":
+        time_steps([int(n) for n in rest] or [100_000, 1_000_000])
+    else:
+        {"gap": gaps, "sinusoids": sinusoids, "letter": letter}[what]()

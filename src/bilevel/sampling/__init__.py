@@ -1,0 +1,39 @@
+"""Which tasks a step sees: all of them, or m of n, so that what a step costs follows m.
+
+benchmarks/task_sampling.py measures how far it does. With m of n tasks in a step,
+
+- only these m move what is theirs (y_i, its optimiser, v_i, tables, curvature). A state has one row a task, so that
+  this is written once for all solvers: the rows and the tasks are taken out, they are a problem of m tasks, the
+  solver's own step is taken on it, and the rows are put back. The others are where their last visit left them;
+- x moves along  sum_{i drawn} (weights_i / share_i) D_i,  where share_i is how often task i is drawn in a step on
+  average: its mean is the direction of all tasks;
+- the weights move by  c_i + [i drawn] (F_i - c_i) / share_i,  where c_i is the loss at the last visit of task i and F_i
+  that of this step: its mean is F_i, and the better c_i is known, the smaller its variance. The weights of tasks that
+  are not drawn move by c_i. What they are owed since their last move is a multiple of c_i plus a number that changes
+  when a task is visited, so that a step writes m numbers here too.
+
+The weights themselves move every n // (8 m) steps (every step where that is less than 2), by all that the steps in
+between have seen: a move touches n numbers, and shared among those steps it costs less than m tasks do. A task is
+visited every n / m steps, so that nothing waits long by comparison. Each weighting says what a move costs.
+
+A rate of the weights that is chosen rather than given is multiplied by m / n, the share of the losses that a step sees;
+so is that of x in solvers that move everything at once (`SOBA`, `SABA`, `MASOBA`, `MORMASOBA`), where x looks at y_i as
+its last visit left it. The others visit a task, and then look at it. Curvatures are measured of the tasks of one draw;
+the others start from the largest of these, and find their own when they are visited.
+
+Tasks in several groups: from each group a number of tasks is drawn that is proportional to its size, at least one.
+
+Solvers whose recursion compares the last point with this one (`MRBO`, `SUSTAIN`, `FSLA`, `VRBO`, `SPABA`, `SRBA`,
+`STABLE`) see all tasks: a task that was not in the last step has no last point.
+
+Reference: the estimate with a table is that of SAGA (Defazio, Bach, Lacoste-Julien, NeurIPS 2014), here over tasks;
+systematic sampling with unequal probabilities is Madow's, "On the theory of systematic sampling, II", 1949. For
+min-max bilevel problems both are an extension of ours, without a theorem.
+"""
+
+from bilevel.sampling.all import All
+from bilevel.sampling.base import Sampling
+from bilevel.sampling.mixture import Mixture
+from bilevel.sampling.uniform import Uniform
+
+__all__ = ["All", "Mixture", "Sampling", "Uniform"]

@@ -1,0 +1,178 @@
+"""A step that sees some of the tasks: their rows are taken out, any solver's own step is taken, and they are put back.
+
+What it estimates, and why it is unbiased: `bilevel.sampling`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bilevel._core import pytrees
+from bilevel.problem.group import TaskView, UpperSample
+from bilevel.problem.per_task import InOrder, PerTask
+from bilevel.problem.problem import Problem
+from bilevel.sampling.base import Draw
+from bilevel.sampling.losses import Owed
+from bilevel.solvers._base.rows import Rows
+from bilevel.solvers._base.state import Info, State
+from bilevel.weightings import Average
+
+if TYPE_CHECKING:
+    from bilevel.solvers._base.bilevel import BilevelSolver
+
+MOVES_PER_ROUND = 8  # moves of the weights in the n / m steps in which a task is visited once
+DRAWING = 2**32 - 1  # folded into a step's key to draw tasks; the rest of it is the solver's, as if it saw all
+
+
+class Sampled(NamedTuple):
+    """What sampling carries."""
+
+    urns: PerTask[Any]
+    counted: InOrder[jax.Array]  # how much each task counts in what x descends
+    owed: Owed | None  # None where the weights do not move
+
+
+class Seen(NamedTuple):
+    """The tasks of a step."""
+
+    rows: Rows
+    share: jax.Array  # how often each is drawn in a step on average
+
+
+def counts(solver: BilevelSolver, problem: Problem) -> tuple[int, ...]:
+    """How many tasks a step sees of each group."""
+    return solver.sampling.counts([group.size for group in problem.groups])
+
+
+def steps_between(solver: BilevelSolver, problem: Problem) -> int:
+    """The weights move every so many steps."""
+    return max(1, problem.size // (MOVES_PER_ROUND * sum(counts(solver, problem))))
+
+
+def start(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array) -> Sampled:
+    """Full urns, and the table with every task's loss at the start: one look at all tasks."""
+    counted = solver.weights_of_x(state)
+    filling = zip(problem.split(jnp.abs(counted)), counts(solver, problem), _keys(problem, key), strict=True)
+    urns = PerTask(tuple(solver.sampling.fill(*own) for own in filling))
+    if not solver.weighting.moves:
+        return Sampled(urns, InOrder(counted), None)
+
+    def loss(task: TaskView, y: Any, sample: UpperSample) -> jax.Array:
+        return task.upper(state.x, y, sample.upper)
+
+    losses = problem.join(problem.each(loss, state.y, problem.draw_upper(key)))
+    return Sampled(urns, InOrder(counted), Owed.start(losses.astype(state.weights.dtype)))
+
+
+def draw(solver: BilevelSolver, problem: Problem, state: State, urns: PerTask[Any], key: jax.Array) -> Seen:
+    """The tasks of a step."""
+    keys = _keys(problem, jax.random.fold_in(key, DRAWING))
+    groups = zip(urns, problem.groups, counts(solver, problem), keys, strict=True)
+    # Of the weights a draw looks at the shape and the dtype only.
+    draws: list[Draw] = [
+        solver.sampling.draw(urn, state.weights[: group.size], count, own) for urn, group, count, own in groups
+    ]
+    rows = Rows.of(problem, PerTask(tuple(own.places for own in draws)))
+    return Seen(rows, jnp.concatenate([own.share for own in draws]))
+
+
+def few(seen: Seen, state: State) -> State:
+    """The state of a problem of these tasks, whose weights make its direction an estimate of that of all."""
+    weights = state.sampling.counted.value[seen.rows.numbers] / seen.share
+    return seen.rows.take(state._replace(weights=None, weighting=None, sampling=()))._replace(
+        weights=weights, weighting=()
+    )
+
+
+def visit(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
+    """A step without the move of the weights: x, and what belongs to the tasks that it sees."""
+    carried: Sampled = state.sampling
+    seen = draw(solver, problem, state, carried.urns, key)
+    small = few(seen, state)
+    # With weights that do not move, as they are moved by all that several steps have seen.
+    after, info = solver.replace(weighting=Average()).step(seen.rows.problem(problem), small, key)
+    after, info = _slowed(solver, problem, state, after, info)
+    rate, owed, rates = info.weights_rate, carried.owed, after.rates
+    if owed is not None:
+        own = state._replace(weighting=pytrees.index(state.weighting, seen.rows.numbers))
+        rate, rates = solver.weights_rate(own, info.losses, rates)
+        rate = rate * (_seen_share(solver, problem) if solver.needs.weights else 1)
+        owed = owed.see(seen.rows.numbers, seen.share, info.losses, rate)
+    same = {"weights": None, "weighting": None, "sampling": None}
+    whole = seen.rows.put(state._replace(**same), small._replace(**same), after._replace(rates=rates, **same))
+    whole = whole._replace(weights=state.weights, weighting=state.weighting, sampling=carried._replace(owed=owed))
+    return whole, info._replace(weights_rate=rate, tasks=seen.rows.places)
+
+
+def _slowed(solver: BilevelSolver, problem: Problem, state: State, after: State, info: Info) -> tuple[State, Info]:
+    """With a chosen rate, x goes a part of the way where it looks at a y and a v that are of the last visit.
+
+    They lag behind x by n / m steps then, and x would swing around where they think it is.
+    """
+    if not (solver.moves_at_once and solver.needs.upper and solver.rates.chooses):
+        return after, info
+    part = _seen_share(solver, problem)
+    x = jax.tree.map(lambda old, new: old + (part * (new - old)).astype(old.dtype), state.x, after.x)
+    return after._replace(x=x), info._replace(upper_rate=part * info.upper_rate)
+
+
+def _seen_share(solver: BilevelSolver, problem: Problem) -> float:
+    return sum(counts(solver, problem)) / problem.size
+
+
+def due(solver: BilevelSolver, problem: Problem, state: State) -> jax.Array:
+    """Whether the weights are to move now."""
+    owed = state.sampling.owed
+    return jnp.array(False) if owed is None else owed.steps >= steps_between(solver, problem)
+
+
+def settle(solver: BilevelSolver, problem: Problem, state: State) -> State:
+    """The move of the weights."""
+    owed: Owed | None = state.sampling.owed
+    if owed is None:
+        return state
+    weights, weighting = solver.update_weights(state.weights, owed.losses(), state.weighting, owed.rate)
+    state = state._replace(weights=weights, weighting=weighting)
+    counted = solver.weights_of_x(state)
+    refilling = zip(state.sampling.urns, problem.split(jnp.abs(counted)), counts(solver, problem), strict=True)
+    urns = PerTask(tuple(solver.sampling.refill(*own) for own in refilling))
+    return state._replace(sampling=Sampled(urns, InOrder(counted), owed.paid()))
+
+
+def step(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
+    """A whole step."""
+    state, info = visit(solver, problem, state, key)
+    if state.sampling.owed is None:
+        return state, info
+    if steps_between(solver, problem) == 1:
+        return settle(solver, problem, state), info
+    # A condition on n numbers copies them; the driver's loop has `visit` and `settle` in loops of their own.
+    move = lambda state: settle(solver, problem, state)  # noqa: E731
+    return jax.lax.cond(due(solver, problem, state), move, lambda state: state, state), info
+
+
+def spread(values: Any, problem: Problem, seen: Seen) -> Any:
+    """Rows for all tasks from those of a few; for the others, of numbers the largest, of vectors the first.
+
+    So start curvatures: the few are measured, and the others find their own when they are visited.
+    """
+
+    def group(own: Any, size: int) -> Any:
+        one = lambda a: jnp.max(a, axis=0) if a.ndim == 1 else a[0]  # noqa: E731
+        return jax.tree.map(lambda a: jnp.broadcast_to(one(a), (size, *a.shape[1:])), own)
+
+    def whole(node: Any) -> Any:
+        if not isinstance(node, PerTask):
+            return node
+        return PerTask(tuple(group(own, g.size) for own, g in zip(node, problem.groups, strict=True)))
+
+    filled = jax.tree.map(whole, values, is_leaf=lambda node: isinstance(node, PerTask))
+    return seen.rows.put(filled, filled, values)
+
+
+def _keys(problem: Problem, key: jax.Array) -> list[jax.Array]:
+    """One for each group."""
+    return [jax.random.fold_in(key, g) for g in range(len(problem.groups))]

@@ -1,0 +1,115 @@
+"""Runs whose steps see some of the tasks: their loop, their average, their evaluation, their files."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bilevel as bl
+from bilevel._run import state_files
+from bilevel._run.averaging import add, rested
+from bilevel._run.evaluation import FIXED, HEAVY, Part
+from bilevel._run.run import Run
+
+STEPS = 40
+
+
+def problem_of(n):
+    points = np.random.default_rng(0).normal(size=(n, 2, 2))
+    upper = lambda x, y, batch: 0.5 * jnp.mean(jnp.sum((y[None] - batch) ** 2, axis=-1))  # noqa: E731
+    lower = lambda x, y, batch: 0.5 * jnp.sum((y - x) ** 2) + 0.0 * jnp.sum(batch)  # noqa: E731
+    stacked = bl.Task.stack(train=points, validation=points, test=points + 1, y=np.zeros((n, 2)))
+    return bl.Problem(upper, lower, stacked, lower_batch=1, upper_batch=1)
+
+
+def solver_of(tasks):
+    ascent = bl.weightings.SimplexAscent(1e-3)
+    return bl.MORBiT(0.05, 0.3, weighting=ascent, sampling=bl.sampling.Mixture(tasks))
+
+
+X = jnp.array([2.0, -1.0])
+
+
+@pytest.mark.parametrize("tasks", [4, 20])  # the weights move every 6 steps, and every step
+def test_the_loop_and_the_average_are_those_of_steps_one_by_one(tasks):
+    """The driver's loop takes steps in parts and averages rows when they move; here, whole steps and all rows."""
+    problem, solver = problem_of(200), solver_of(tasks)
+    result = bl.solve(problem, solver, X, steps=STEPS, seed=3, every=15, progress=False)
+    run = Run(problem, solver, X, None, 3, STEPS)
+
+    @jax.jit
+    def whole(state):
+        def one(carry, k):
+            state, average = carry
+            state, _ = solver.advance(problem, state, jax.random.fold_in(run.key, k))
+            point = (state.x, state.y, state.weights)
+            return (state, add(average, point, state.step, jnp.float64)), None
+
+        first = (state, (state.x, state.y, state.weights))
+        return jax.lax.scan(one, first, jnp.arange(STEPS))[0]
+
+    state, (x, y, weights) = whole(run.start())
+    np.testing.assert_allclose(result.x, state.x, rtol=1e-10)
+    np.testing.assert_allclose(result.weights, state.weights, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(result.y.stacked[0], state.y.groups[0], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(result.average.x, x, rtol=1e-10)
+    np.testing.assert_allclose(result.average.y.stacked[0], y.groups[0], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(result.average.weights, weights, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize(("since", "until"), [(0, 0), (0, 5), (3, 3), (3, 4), (2, 50)])
+def test_the_average_of_what_rests_is_that_of_its_steps(since, until):
+    average, point = jnp.array([1.0, 2.0]), jnp.array([5.0, -3.0])
+    wanted = average
+    for k in range(since + 1, until + 1):
+        wanted = add(wanted, point, jnp.asarray(k), jnp.float64)
+    found = rested(average[None], point[None], jnp.array([since]), jnp.asarray(until), jnp.float64)[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+def test_of_many_tasks_a_part_is_evaluated_and_the_result_has_all():
+    n = 1200
+    problem, solver = problem_of(n), solver_of(40)
+    result = bl.solve(problem, solver, X, steps=STEPS, every=20, progress=False)
+    history = result.history
+    columns = history.tasks[0]
+    assert history.validation.shape == (3, FIXED) == history.weights.shape == history.test.shape
+    assert all(np.array_equal(row, columns) for row in history.tasks)
+    assert result.losses.shape == result.average.losses.shape == (n,)
+    np.testing.assert_allclose(history.validation[-1], result.losses[columns], rtol=1e-12)
+    np.testing.assert_allclose(history.test[-1], result.test_losses[columns], rtol=1e-12)
+    np.testing.assert_allclose(history.weights[-1], result.weights[columns], rtol=1e-12)
+    left = np.setdiff1d(np.arange(n), columns)
+    heavy = left[np.argsort(-result.weights[left], kind="stable")[:HEAVY]]
+    heavy = heavy[result.weights[heavy] > 1 / n]
+    assert history.largest[-1] >= result.losses[np.concatenate([columns, heavy])].max()
+    np.testing.assert_allclose(history.largest[-1], result.losses[history.largest_task[-1]], rtol=1e-12)
+    assert len(result.to_dataframe()) == 3 * FIXED
+
+
+def test_a_part_is_for_steps_that_see_a_few_of_very_many():
+    assert Part.of(bl.MORBiT(), problem_of(1200)) is None
+    assert Part.of(solver_of(4), problem_of(200)) is None
+    part = Part.of(solver_of(4), problem_of(1200))
+    weights = np.zeros(1200)
+    weights[[7, 1100]] = 0.5
+    places = part.places(weights)[0]
+    assert len(set(places.tolist())) == FIXED + HEAVY
+    assert {7, 1100} <= set(places.tolist())
+
+
+def test_a_sampled_run_is_kept_and_comes_back(tmp_path):
+    problem, solver = problem_of(1200), solver_of(40)
+    args = {"steps": STEPS, "every": 20, "progress": False, "checkpoint": tmp_path}
+    result = bl.solve(problem, solver, X, **args)
+    run = Run(problem, solver, X, None, 0, STEPS, 20)
+    [path] = tmp_path.glob("state-*")
+    reached = state_files.restore(state_files.read(path), state_files.outline(run))
+    assert reached.step == STEPS
+    np.testing.assert_array_equal(reached.carry.state.x, result.x)
+    np.testing.assert_array_equal(reached.rows[-1].tasks, result.history.tasks[-1])
+    again = bl.solve(problem, solver, X, resume=True, **args)
+    np.testing.assert_array_equal(again.history.largest, result.history.largest)
+    loaded = bl.load(tmp_path / "result.safetensors")
+    np.testing.assert_array_equal(loaded.history.tasks, result.history.tasks)
+    np.testing.assert_array_equal(loaded.history.validation, result.history.validation)

@@ -1,0 +1,171 @@
+"""Steps that see some of the tasks, with any solver."""
+
+import itertools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import bilevel as bl
+from bilevel._core.module import part
+from bilevel.problem.per_task import InOrder, PerTask
+from bilevel.sampling.base import Draw, Sampling
+from bilevel.solvers._base import sampled
+from bilevel.solvers._base.rows import Rows
+from bilevel.solvers._base.state import Halves
+from bilevel.testing import check_solver
+from bilevel.testing.example_problems import Setting, make
+from bilevel.testing.solvers import CompiledRun
+from bilevel.trackers import Momentum
+
+OPTIONS = {"upper_lr": 0.05, "lower_lr": 0.2, "weighting": bl.weightings.SimplexAscent(0.05)}
+BILEVEL = [name for name in bl.solvers.__all__ if getattr(bl, name).problem_type is bl.Problem]
+ALL_ONLY = [name for name in BILEVEL if getattr(bl, name).compares_points]
+SOLVERS = {name: getattr(bl, name)(**OPTIONS) for name in BILEVEL if name not in ALL_ONLY}
+SOLVERS["MASOBA, per task"] = bl.MASOBA(**OPTIONS, tracker=Momentum(per_task=True))
+SOLVERS["MORBiT, Adam"] = bl.MORBiT(**OPTIONS, lower_rule=optax.adam)
+SOLVERS["MORBiT, multiplicative"] = bl.MORBiT(0.05, 0.2, weighting=bl.weightings.Exponentiated(0.1))
+
+
+QUICK = ("MORBiT", "Tandem", "F2SA")  # a step of one kind each; the others run with the slow tests
+EVERY = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in SOLVERS]
+
+
+def test_these_solvers_see_all_tasks_and_say_so():
+    assert sorted(ALL_ONLY) == ["FSLA", "MRBO", "SPABA", "SRBA", "STABLE", "SUSTAIN", "VRBO"]
+    problem = make(Setting(), jnp.float64).problem
+    for name in ALL_ONLY:
+        solver = getattr(bl, name)(sampling=bl.sampling.Uniform(3))
+        with pytest.raises(ValueError, match=re.escape(f"{name}(sampling=Uniform(tasks=3))")):
+            solver.check(problem)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_drawing_all_tasks_is_seeing_all_tasks(name):
+    """Two groups; to a few rounding errors, as c + (F - c) is F up to one."""
+    example = make(Setting(), jnp.float64)
+    wanted = CompiledRun(SOLVERS[name])(example)
+    for sampling in (bl.sampling.Uniform(5), *[bl.sampling.Mixture(5)] * (name == "MORBiT")):
+        found = CompiledRun(SOLVERS[name].replace(sampling=sampling))(example)
+        for field in ("x", "y", "weights", "lower", "v", "memory"):
+            for a, b in zip(*(jax.tree.leaves(getattr(run.last, field)) for run in (wanted, found)), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["MORBiT", "SOBA", "SABA", "F2SA", "MASOBA, per task", "MORBiT, Adam"])
+def test_only_drawn_tasks_move(name):
+    example = make(Setting(), jnp.float64)
+    solver = SOLVERS[name].replace(sampling=bl.sampling.Uniform(3))
+    state = solver.start(*example, jax.random.key(0), jnp.asarray(10))
+    after, info = jax.jit(solver.advance)(example.problem, state, jax.random.key(1))
+    rows = Rows.of(example.problem, info.tasks)
+    for half in ("y", "v", "memory", "lower"):
+        own = [Halves.of(s._replace(sampling=())).tasks for s in (state, after)]
+        for (path, old), new in zip(
+            jax.tree_util.tree_leaves_with_path(getattr(own[0], half)),
+            jax.tree.leaves(getattr(own[1], half)),
+            strict=True,
+        ):
+            group = next((k.idx for k in path if isinstance(k, jax.tree_util.SequenceKey)), None)
+            drawn = rows.numbers if len(old) == 5 else rows.places.groups[group]
+            rest = np.setdiff1d(np.arange(len(old)), np.asarray(drawn))
+            np.testing.assert_array_equal(np.asarray(old)[rest], np.asarray(new)[rest])
+    for g, (a, b) in enumerate(zip(state.y, after.y, strict=True)):
+        changed = np.any([np.any(np.reshape(p != q, (len(p), -1)), axis=1) for p, q in _leaves(a, b)], axis=0)
+        assert set(np.flatnonzero(changed)) == set(np.asarray(info.tasks.groups[g]).tolist())
+
+
+def _leaves(a, b):
+    return zip(map(np.asarray, jax.tree.leaves(a)), map(np.asarray, jax.tree.leaves(b)), strict=True)
+
+
+@part
+class These(Sampling):
+    """Given tasks, as if drawn uniformly."""
+
+    tasks: int
+    index: jax.Array = bl.leaf()
+
+    def draw(self, urn, weights, count, key):
+        return Draw(self.index, jnp.full(count, count / len(weights)))
+
+
+def quadratics(n=5, noise=0.0):
+    """min over x of the worst 1/2 |y_i - p_i|^2 with y_i = x; without noise."""
+    points = np.random.default_rng(0).normal(size=(n, 1, 2))
+    loss = lambda x, y, batch: 0.5 * jnp.mean(jnp.sum((y[None] - batch) ** 2, axis=-1))  # noqa: E731
+    lower = lambda x, y, batch: 0.5 * jnp.sum((y - x) ** 2) + 0.0 * jnp.sum(batch)  # noqa: E731
+    return bl.Problem(loss, lower, bl.Task.stack(train=points, validation=points)), jnp.array([2.0, -1.0])
+
+
+def test_a_step_of_x_and_of_weights_is_unbiased():
+    """The mean over all subsets of two of five tasks; weights inside the simplex, so that all is linear."""
+    problem, x = quadratics()
+    weighting = bl.weightings.SimplexAscent(1e-3)
+    solver = bl.MORBiT(0.1, 0.3, bl.hypergradients.Exact(), weighting)
+    y = PerTask((jnp.asarray(np.random.default_rng(1).normal(size=(5, 2))),))
+    args = (jax.random.key(0), jnp.asarray(10))
+    wanted, _ = solver.advance(problem, solver.start(problem, x, y, *args), jax.random.key(1))
+
+    def step(index):
+        own = solver.replace(sampling=These(2, index))
+        state = own.start(problem, x, y, *args)
+        # A table that knows nothing: what is estimated does not depend on it.
+        owed = state.sampling.owed._replace(last=InOrder(jnp.arange(5.0)))
+        return own.advance(problem, state._replace(sampling=state.sampling._replace(owed=owed)), jax.random.key(1))[0]
+
+    subsets = jnp.array(list(itertools.combinations(range(5), 2)))
+    states = jax.lax.map(jax.jit(step), subsets)
+    np.testing.assert_allclose(states.x.mean(axis=0), wanted.x, rtol=1e-12)
+    np.testing.assert_allclose(states.weights.mean(axis=0), wanted.weights, rtol=1e-12)
+
+
+def test_weights_move_every_so_many_steps_by_what_was_seen():
+    problem, x = quadratics(200)
+    solver = bl.MORBiT(0.1, 0.3, weighting=bl.weightings.SimplexAscent(1e-3), sampling=bl.sampling.Mixture(8))
+    assert sampled.steps_between(solver, problem) == 3
+    state = solver.start(problem, x, PerTask((jnp.zeros((200, 2)),)), jax.random.key(0), jnp.asarray(10))
+    weights = [state.weights]
+    step = jax.jit(solver.advance)
+    for k in range(6):
+        state, _ = step(problem, state, jax.random.fold_in(jax.random.key(1), k))
+        weights.append(state.weights)
+    moved = [bool(np.any(a != b)) for a, b in itertools.pairwise(weights)]
+    assert moved == [False, False, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "sampling"),
+    [
+        ("MORBiT", bl.sampling.Mixture(3)),
+        ("Tandem", bl.sampling.Uniform(3)),
+        pytest.param("SABA", bl.sampling.Mixture(3), marks=pytest.mark.slow),
+        pytest.param("MORMASOBA", bl.sampling.Uniform(3), marks=pytest.mark.slow),
+    ],
+)
+def test_solvers_that_sample_conform(name, sampling):
+    check_solver(SOLVERS[name].replace(sampling=sampling))
+
+
+def test_tasks_taken_out_are_a_problem_of_their_own():
+    problem = make(Setting(), jnp.float64).problem
+    rows = Rows.of(problem, PerTask((jnp.array([2, 0]), jnp.array([1]))))
+    few = rows.problem(problem)
+    assert few.size == 3
+    numbers = jnp.arange(5.0)
+    np.testing.assert_array_equal(few.join(few.split(numbers[rows.numbers])), rows.numbers)
+    taken = rows.take({"a": problem.split(numbers), "b": InOrder(numbers), "c": numbers})
+    np.testing.assert_array_equal(few.join(taken["a"]), rows.numbers)
+    np.testing.assert_array_equal(taken["b"].value, rows.numbers)
+    np.testing.assert_array_equal(taken["c"], numbers)
+    whole = {"a": problem.split(numbers), "b": InOrder(numbers), "c": numbers}
+    new = {**taken, "b": InOrder(taken["b"].value + 10), "c": numbers + 1}
+    put = rows.put(whole, taken, new)
+    assert all(a is b for a, b in zip(put["a"], whole["a"], strict=True))  # left as it was: nothing is written
+    expected = np.arange(5.0)
+    expected[np.asarray(rows.numbers)] += 10
+    np.testing.assert_array_equal(put["b"].value, expected)
+    np.testing.assert_array_equal(put["c"], numbers + 1)
