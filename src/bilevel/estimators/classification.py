@@ -1,0 +1,141 @@
+"""Classes as targets: each task has a head for the classes among its own rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from bilevel._core import values
+from bilevel._core.array_files import Arrays
+from bilevel._core.documents import Fields
+from bilevel.estimators import heads
+from bilevel.estimators.base import FLOATS, Robust, Target
+from bilevel.estimators.files import labels_restored, labels_stored
+from bilevel.estimators.heads import Head, TaskRows
+from bilevel.estimators.learning import Learner, Settings
+from bilevel.estimators.objectives import cross_entropy
+from bilevel.estimators.rows import Rows
+from bilevel.results.result import Result
+
+SMALLEST = 1e-7  # probability, of a class that a head does not have
+
+
+class Classifier(ClassifierMixin, Robust):
+    """Cross-entropy over the classes of each task."""
+
+    _stratify = True
+
+    def _encode(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        check_classification_targets(y)
+        self.classes_ = np.unique(y[weight > 0])
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"{type(self).__name__}.fit(y=...) has only one class, {self.classes_.tolist()[0]!r}: it needs two or "
+                "more."
+            )
+        return np.searchsorted(self.classes_, np.where(np.isin(y, self.classes_), y, self.classes_[0]))
+
+    def _encode_more(self, owner: str, y: np.ndarray) -> np.ndarray:
+        """Classes that no task had are added to `classes_`."""
+        check_classification_targets(y)
+        if y.dtype.kind != self.classes_.dtype.kind:
+            raise TypeError(
+                f"{owner}(y=...) has labels of type {y.dtype.name}, and those so far are of type "
+                f"{self.classes_.dtype.name}: it needs the same."
+            )
+        new = np.setdiff1d(y, self.classes_)
+        self.class_shares_ = np.append(self.class_shares_, np.zeros(len(new)))
+        order = np.argsort(np.concatenate([self.classes_, new]), kind="stable")
+        self.classes_, self.class_shares_ = np.concatenate([self.classes_, new])[order], self.class_shares_[order]
+        return np.searchsorted(self.classes_, y)
+
+    def _prepare(self, rows: Rows, count: int) -> Target:
+        known = np.zeros((count, len(self.classes_)), bool)
+        known[rows.task, rows.target] = True
+        shares = np.bincount(rows.target, rows.weight, minlength=len(self.classes_))
+        self.class_shares_ = shares / shares.sum()
+        place = (np.cumsum(known, axis=1) - 1).astype(np.int32)
+        classes = known.sum(axis=1)
+        return Target(place[rows.task, rows.target], classes, classes > 1)
+
+    def _learn(self, learner: Learner, settings: Settings) -> Result:
+        return learner.bilevel(cross_entropy, settings)
+
+    def _head(self, rows: TaskRows, penalty: np.ndarray) -> Head:
+        rows = rows._replace(target=self.classes_[rows.target])
+        label = rows.target[0]
+        if np.all(rows.target == label):
+            return heads.constant(self.shared_, label, float(len(rows.place)), self.classes_, self.class_shares_)
+        return heads.logistic(self.shared_, rows, penalty)
+
+    def _loss(self, head: Head, rows: TaskRows) -> float:
+        features = self.shared_.transform(rows.X, rows.place, np.float64)
+        right = head.classes[None] == self.classes_[rows.target][:, None]
+        found = np.sum(head.probabilities(features) * right, axis=1)
+        return float(-np.mean(rows.weight * np.log(np.maximum(found, SMALLEST))))
+
+    def _facts(self) -> dict[str, Any]:
+        heads_of = [np.searchsorted(self.classes_, head.classes).tolist() for head in self.heads_.values()]
+        return {
+            "classes": labels_stored("classes_", self.classes_),
+            "class_shares": self.class_shares_.tolist(),
+            "heads": heads_of,
+        }
+
+    def _restore_facts(self, fields: Fields, arrays: Arrays, count: int) -> list[np.ndarray]:
+        self.classes_ = labels_restored(fields, "classes")
+        size = len(self.classes_)
+        shares = fields.take("class_shares", lambda own: _are_shares(own, size), f"{size} numbers from 0 to 1")
+        self.class_shares_ = np.array(shares, float)
+        numbers = fields.take(
+            "heads",
+            lambda own: isinstance(own, list) and len(own) == count and all(_are_classes(c, size) for c in own),
+            f"the numbers of the classes of each of {count} tasks, in their order",
+        )
+        return [self.classes_[own] for own in numbers]
+
+    def predict_proba(self, X: Any, *, task: Any = None) -> np.ndarray:
+        """The probability of each of `classes_`; 0 for a class that a row's task does not have.
+
+        Args:
+            X: rows.
+            task: the task of each row; None = the only one.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=FLOATS, reset=False)
+
+        def call(head: Head, features: np.ndarray) -> np.ndarray:
+            found = np.zeros((len(features), len(self.classes_)))
+            found[:, np.searchsorted(self.classes_, head.classes)] = head.probabilities(features)
+            return found
+
+        return self._by_head(X, task, np.empty((len(X), len(self.classes_))), call)
+
+    def predict(self, X: Any, *, task: Any = None) -> np.ndarray:
+        """The most probable class of each row, of those that its task has.
+
+        Args:
+            X: rows.
+            task: the task of each row; None = the only one.
+        """
+        best = np.argmax(self.predict_proba(X, task=task), axis=1)
+        return self.classes_[best]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, *, task: Any = None) -> float:
+        """The share of rows, of all tasks together, whose class is right."""
+        return float(accuracy_score(y, self.predict(X, task=task), sample_weight=sample_weight))
+
+
+def _are_shares(own: Any, size: int) -> bool:
+    return isinstance(own, list) and len(own) == size and all(values.is_number(s) and 0 <= s <= 1 for s in own)
+
+
+def _are_classes(own: Any, size: int) -> bool:
+    """Different numbers below `size`, two or more, in their order."""
+    whole = isinstance(own, list) and all(type(number) is int and 0 <= number < size for number in own)
+    return whole and len(own) > 1 and own == sorted(set(own))

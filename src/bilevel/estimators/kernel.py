@@ -1,0 +1,173 @@
+"""Kernel methods whose bandwidths and penalties are tuned for the worst task, by gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bilevel._core import values
+from bilevel.estimators import networks
+from bilevel.estimators.base import Robust
+from bilevel.estimators.classification import Classifier
+from bilevel.estimators.learning import Learner, Settings
+from bilevel.estimators.networks import Start
+from bilevel.estimators.regression import Regressor
+from bilevel.results.result import Result
+
+
+class Kernel(Robust):
+    """What the two have in common; their docstrings say what the parameters are."""
+
+    _penalty_per_feature = True
+
+    frequencies: int
+    bandwidth: float
+
+    def _check_parameters(self, owner: str) -> None:
+        super()._check_parameters(owner)
+        values.whole("frequencies", self.frequencies, of=owner)
+        values.positive("bandwidth", self.bandwidth, of=owner)
+
+    def _sizes(self) -> tuple[int, ...]:
+        return (self.frequencies,)
+
+    def _start(self, columns: int, seed: int) -> Start:
+        return networks.fourier(columns, self.frequencies, self.bandwidth, seed)
+
+
+class RobustKernelClassifier(Classifier, Kernel):
+    """Kernel logistic regression for each task, with hyperparameters that all tasks share, tuned for the worst task.
+
+    With W a random normal matrix (K x d), b a bandwidth for each column and * entry by entry, a row p has the features
+
+        phi_b(p) = [sin(W (b * p)), cos(W (b * p))] / sqrt(K)
+
+    whose inner products approximate the Gaussian kernel exp(-|b * (p - q)|^2 / 2). Every task has a linear model y_i on
+    them, and x = (log b, log penalties), one penalty for each feature, is shared:
+
+        g_i(x, y) = mean cross-entropy of y on training rows + sum_j penalty_j |y_j|^2
+        f_i(x, y) = mean cross-entropy of y on validation rows
+
+    Reference: Gu, Lu, Ram, Weng, ICLR 2023, section 4, "Hyperparameter optimization". Bandwidths and penalties as
+    logarithms, and more than two classes, are ours.
+
+    Args:
+        frequencies: K; there are 2K features.
+        bandwidth: of every column as it starts, in units of 1 / sqrt(d), inputs being standardised.
+        weighting: as for `RobustRepresentationClassifier`, as is all that follows.
+        penalty: of every feature, as it starts.
+        learning_rate: Adam's, for the logarithms; it falls to zero over the run.
+        batch_size: rows of each task in a step; None = all; "auto" = all where they are few in all, and 64 otherwise.
+        max_iter: steps.
+        patience: evaluations without a lower worst selection loss after which the run stops.
+        validation_fraction: the share of a task's rows that hyperparameters are tuned on.
+        selection_fraction: the share of rows by which the run is judged.
+        smallest: tasks with fewer rows have no say in what is shared.
+        random_state: of W, the split and the batches.
+        verbose: show a progress bar.
+
+    Attributes are those of `RobustRepresentationClassifier`.
+    """
+
+    def __init__(
+        self,
+        frequencies: int = 128,
+        *,
+        bandwidth: float = 1.0,
+        weighting: Any = "min-max",
+        penalty: float = 1e-3,
+        learning_rate: float = 0.02,
+        batch_size: int | str | None = "auto",
+        max_iter: int = 1000,
+        patience: int | None = 20,
+        validation_fraction: float = 0.2,
+        selection_fraction: float = 0.15,
+        smallest: int = 20,
+        random_state: Any = None,
+        verbose: bool = False,
+    ):
+        self.frequencies = frequencies
+        self.bandwidth = bandwidth
+        self.weighting = weighting
+        self.penalty = penalty
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.selection_fraction = selection_fraction
+        self.smallest = smallest
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _check_parameters(self, owner: str) -> None:
+        super()._check_parameters(owner)
+        if self.batch_size != "auto":
+            values.whole("batch_size", self.batch_size, of=owner, none='all rows; or "auto"')
+
+
+class RobustKernelRegressor(Regressor, Kernel):
+    """Kernel ridge regression for each task, with hyperparameters that all tasks share, tuned for the worst task.
+
+    Features, bandwidths and penalties are those of `RobustKernelClassifier`; the loss is the squared error, and the
+    lower level is solved in closed form in every step, so that gradients of what is tuned are exact:
+
+        y_i*(x) = (Phi' Phi / n + diag(penalties))^-1 Phi' t / n
+
+    Args:
+        frequencies: K; there are 2K features.
+        bandwidth: of every column as it starts, in units of 1 / sqrt(d), inputs being standardised.
+        weighting: as for `RobustRepresentationClassifier`, as is all that follows.
+        penalty: of every feature, as it starts.
+        learning_rate: Adam's, for the logarithms; it falls to zero over the run.
+        tuning_rows: at most so many rows of a task train, and as many validate, while hyperparameters are tuned; heads
+            are fitted to all rows in the end.
+        max_iter: steps.
+        patience: evaluations without a lower worst selection loss after which the run stops.
+        validation_fraction: the share of a task's rows that hyperparameters are tuned on.
+        selection_fraction: the share of rows by which the run is judged.
+        smallest: tasks with fewer rows have no say in what is shared.
+        random_state: of W and the split.
+        verbose: show a progress bar.
+
+    Attributes are those of `RobustRepresentationRegressor`.
+    """
+
+    _factors = (1.0,)  # heads were at their ends while penalties were tuned
+
+    def __init__(
+        self,
+        frequencies: int = 128,
+        *,
+        bandwidth: float = 1.0,
+        weighting: Any = "min-max",
+        penalty: float = 1e-3,
+        learning_rate: float = 0.05,
+        tuning_rows: int = 512,
+        max_iter: int = 200,
+        patience: int | None = 20,
+        validation_fraction: float = 0.2,
+        selection_fraction: float = 0.15,
+        smallest: int = 20,
+        random_state: Any = None,
+        verbose: bool = False,
+    ):
+        self.frequencies = frequencies
+        self.bandwidth = bandwidth
+        self.weighting = weighting
+        self.penalty = penalty
+        self.learning_rate = learning_rate
+        self.tuning_rows = tuning_rows
+        self.max_iter = max_iter
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.selection_fraction = selection_fraction
+        self.smallest = smallest
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _check_parameters(self, owner: str) -> None:
+        super()._check_parameters(owner)
+        values.whole("tuning_rows", self.tuning_rows, of=owner)
+
+    def _learn(self, learner: Learner, settings: Settings) -> Result:
+        return learner.closed_form(self.tuning_rows, settings)

@@ -1,0 +1,78 @@
+"""Numbers as targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from bilevel._core.array_files import Arrays
+from bilevel._core.documents import Fields
+from bilevel.estimators import heads
+from bilevel.estimators.base import FLOATS, Robust, Target
+from bilevel.estimators.heads import Head, TaskRows
+from bilevel.estimators.learning import Learner, Settings
+from bilevel.estimators.objectives import squared_error
+from bilevel.estimators.rows import Rows
+from bilevel.estimators.scaling import spread
+from bilevel.results.result import Result
+
+
+class Regressor(RegressorMixin, Robust):
+    """Squared error, in units of the variance of all targets, so that `task_losses_` is one minus a pooled R2."""
+
+    def _checks(self) -> dict[str, Any]:
+        return {"y_numeric": True}
+
+    def _encode(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return y.astype(np.float64)
+
+    def _encode_more(self, owner: str, y: np.ndarray) -> np.ndarray:
+        return y.astype(np.float64)
+
+    def _prepare(self, rows: Rows, count: int) -> Target:
+        mean = np.average(rows.target, weights=rows.weight)
+        scale = np.sqrt(np.average((rows.target - mean) ** 2, weights=rows.weight))
+        self.target_centre_ = float(mean)
+        self.target_scale_ = float(spread(scale, mean))
+        return Target(self._standard(rows.target), np.ones(count, int), np.ones(count, bool))
+
+    def _standard(self, target: np.ndarray) -> np.ndarray:
+        return (target - self.target_centre_) / self.target_scale_
+
+    def _learn(self, learner: Learner, settings: Settings) -> Result:
+        return learner.bilevel(squared_error, settings)
+
+    def _head(self, rows: TaskRows, penalty: np.ndarray) -> Head:
+        rows = rows._replace(target=self._standard(rows.target))
+        return heads.least_squares(self.shared_, rows, penalty)
+
+    def _loss(self, head: Head, rows: TaskRows) -> float:
+        outputs = head.outputs(self.shared_.transform(rows.X, rows.place, np.float64))[:, 0]
+        return float(np.mean(rows.weight * (outputs - self._standard(rows.target)) ** 2))
+
+    def _facts(self) -> dict[str, Any]:
+        return {"target_centre": self.target_centre_, "target_scale": self.target_scale_}
+
+    def _restore_facts(self, fields: Fields, arrays: Arrays, count: int) -> list[np.ndarray]:
+        self.target_centre_, self.target_scale_ = fields.number("target_centre"), fields.number("target_scale")
+        return [np.empty(0)] * count
+
+    def predict(self, X: Any, *, task: Any = None) -> np.ndarray:
+        """The value of each row.
+
+        Args:
+            X: rows.
+            task: the task of each row; None = the only one.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=FLOATS, reset=False)
+        found = self._by_head(X, task, np.empty(len(X)), lambda head, features: head.outputs(features)[:, 0])
+        return self.target_centre_ + self.target_scale_ * found
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, *, task: Any = None) -> float:
+        """R2 over the rows of all tasks together."""
+        return float(r2_score(y, self.predict(X, task=task), sample_weight=sample_weight))
