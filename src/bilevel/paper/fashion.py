@@ -37,8 +37,9 @@ def start(seed: int, variant: str) -> Ready:
 
 # ReduceLROnPlateau every 100 steps, patience 10. Ours watch validation and training batches, the scripts' test data.
 described = MORBiT(0.01, 0.01, Unrolled(), SimplexAscent(0.3), upper_rule=Plateau(), lower_rule=Plateau())
-# Chosen among twelve settings on another draw, by validation rows that were held out: the paper's rates did best.
-ours = described.replace(hypergradient=Tracked(0.01))
+# The paper's rates of x and y, which did best of twelve on another draw by rows held out. The rate of v: likewise, on
+# four other draws, the best that leaves a margin; 0.01 ends lower, but three times it diverges in every draw.
+ours = described.replace(hypergradient=Tracked(0.003))  # benchmarks/our_rates.py
 # The figure's command line is not known. The rates are the text's; the script asserts more than one lower step; x's
 # penalty, the factor and the patience are its defaults.
 published = ScriptDescent(0.01, 0.01, 0.3, lower_steps=2, decay=1e-4, upper_penalty=1e-4)

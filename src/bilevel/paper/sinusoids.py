@@ -20,14 +20,14 @@ import optax
 from bilevel._studies.experiment import Experiment
 from bilevel.datasets import sinusoids
 from bilevel.datasets.sinusoids import Wave, wave_task
-from bilevel.hypergradients import Direct, Tracked, Unrolled
+from bilevel.hypergradients import Direct, Unrolled
 from bilevel.paper.published.losses import NetworkHeads, lengths, with_heads
 from bilevel.paper.published.repeated import RepeatedRows
 from bilevel.problem.problem import Problem
 from bilevel.problem.task import Task
 from bilevel.problems import Ready
 from bilevel.problems.representation import MLP, sinusoid_regression, squared_error
-from bilevel.solvers import MORBiT
+from bilevel.solvers import MORBiT, Tandem
 from bilevel.weightings import Average, SimplexAscent, Watched
 
 UNSEEN = 1000  # seeds of unseen tasks begin here
@@ -81,8 +81,8 @@ def experiment(name: str, title: str, draw: Draw | OneDraw, steps: int = SCRIPT_
     # The script leaves out the factor 2 of the pull's derivative: 3 there is 1.5 here.
     ascent = seen(SimplexAscent(0.003, pull=1.5))
     published = RepeatedRows(0.007, 0.005, Direct(), ascent, lower_rule=optax.adam)
-    # Features grow along the run, so y and v take their rates from the measured curvature, and x Adam's steps.
-    ours = MORBiT(1e-3, None, Tracked(), seen(SimplexAscent(0.003)), upper_rule=optax.adam)
+    # What we recommend, rates automatic. On other draws far below MORBiT with Adam: benchmarks/our_rates.py.
+    ours = Tandem(weighting=seen(SimplexAscent(0.003)))
     average = {"weighting": seen(Average()), "lower_lr": 0.011}
     return Experiment(
         name=name,
