@@ -20,6 +20,7 @@ ROOMS = (
     ("hypergradients", "weightings", "trackers", "rules"),
     ("oracles",),
     ("rates",),
+    ("sampling",),
     ("solvers",),
     ("results",),
     ("divergence",),
@@ -30,6 +31,7 @@ ROOMS = (
     ("problems",),
     ("datasets",),
     ("report",),
+    ("estimators",),
     ("_cost",),
     ("_studies",),
     ("paper",),
@@ -45,7 +47,7 @@ PLACE = {room: i for i, line in enumerate(ROOMS) for room in line}
 LOADED = """
 import sys
 import bilevel as bl
-bl.Problem, bl.Task, bl.solve, bl.MORBiT, bl.Tandem, bl.weightings.SimplexAscent, bl.recommended
+bl.Problem, bl.Task, bl.solve, bl.MORBiT, bl.Tandem, bl.weightings.SimplexAscent, bl.recommended, bl.estimators
 heavy = "scipy.optimize scipy.stats sklearn matplotlib typer rich pandas safetensors flax equinox".split()
 heavy += ["tensorboardX", "mlflow", "wandb"]
 print(*[name for name in heavy if name in sys.modules])
@@ -122,8 +124,9 @@ def test_files_are_short(name):
 
 # The driver compiles; so do, because operation by operation they take seconds, the first state of a solver, the checks
 # of a start, the diagnostics and what the paper's runs are probed for. `cost` counts what a compiled step executes,
-# which is less than what was written. The suites of `testing` check that what is theirs can be compiled.
-COMPILE = {"_run", "solvers", "problem", "diagnostics", "_cost", "testing", "paper"}
+# which is less than what was written. The suites of `testing` check that what is theirs can be compiled. A fitted
+# estimator computes features outside of any run.
+COMPILE = {"_run", "solvers", "problem", "diagnostics", "_cost", "testing", "paper", "estimators"}
 
 
 def test_only_the_driver_and_what_runs_beside_it_compile():

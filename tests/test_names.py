@@ -41,6 +41,13 @@ def test_solvers_come_from_the_files_of_their_names():
     assert imports == {name: f"bilevel.solvers.{name.lower()}" for name in bilevel.solvers.__all__}
 
 
+def test_estimators_come_from_where_the_table_says():
+    imports = imports_for_type_checkers(bilevel.estimators)
+    own = bilevel.estimators
+    assert imports == {name: f"bilevel.estimators.{module}" for name, module in own._MODULE_OF.items()}
+    assert sorted(imports) == sorted(own.__all__) == dir(own)
+
+
 def test_every_name_is_there():
     assert set(bilevel.solvers.__all__) <= set(bilevel.__all__)
     for name in bilevel.__all__:

@@ -71,6 +71,12 @@ def test_a_running_run(tmp_path):
     assert worst == TASKS[2:]
 
 
+def test_what_was_found_of_a_run_that_has_ended(tmp_path):
+    found = {"event": "finding", "time": NOW, "step": 10_000, "kind": "still falling", "message": "It was falling."}
+    run(tmp_path, found, {"event": "end", "time": NOW, "status": "finished", "message": ""}).close()
+    assert "found: It was falling." in text_of(tmp_path)
+
+
 def test_a_dead_run_says_so_and_from_where_it_can_go_on(tmp_path):
     run(tmp_path).close()
     text = text_of(tmp_path)

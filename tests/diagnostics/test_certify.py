@@ -1,5 +1,6 @@
 """The certificate: zero at solutions, and the closed form away from them."""
 
+import dataclasses
 import functools
 from types import SimpleNamespace as Point
 
@@ -11,9 +12,11 @@ from jax.flatten_util import ravel_pytree
 
 import bilevel as bl
 from bilevel.constraints import Box
+from bilevel.hypergradients import Exact
 from bilevel.problem import initial_point
 from bilevel.problem.per_task import PerTask
 from bilevel.problems.closed_form import CENTRES, MAPS
+from bilevel.weightings import Ratio, Regret, SimplexAscent, UpperBound
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0)
 INF = float("inf")
@@ -73,6 +76,69 @@ def test_away_from_it_the_gaps_are_those_of_a_quadratic(known, rho):
     assert_close(found.losses, losses, atol=1e-12)
     assert_close(found.weights_gap, losses.max() - weights @ losses, atol=1e-12)
     assert_close(found.residual, np.linalg.norm(x - np.minimum(m, bound)), atol=1e-12)
+
+
+# ---------------------------------------------------------------- other objectives than the worst loss
+
+UNITS, BASELINE = np.array([1.0, 2.0, 0.8, 1.25]), np.array([1.3, 0.0, 0.4, 0.2])
+COMPARED = {  # c, b and the weighting that compares the tasks by l_i / c_i - b_i
+    "regret": (np.ones(4), BASELINE, Regret(BASELINE)),
+    "ratio": (UNITS, np.zeros(4), Ratio(UNITS)),
+    "regret of ratios": (UNITS, BASELINE, Ratio(UNITS, Regret(BASELINE))),
+    "upper bound": (np.ones(4), -2 * BASELINE, UpperBound(BASELINE, 2.0)),
+}
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_the_gaps_are_of_the_objective_that_was_minimised(known, name):
+    """F(u, w) = a |u - m|^2 / 2 + constant with a = sum_i w_i / c_i and a m = sum_i (w_i / c_i) p_i."""
+    units, shift, weighting = COMPARED[name]
+    x, weights, rho = np.array([0.5, -1.5]), np.array([0.1, 0.5, 0.3, 0.1]), 0.7
+    y = PerTask((jnp.array(ball_responses(x)),))
+    found = bl.certify(known.problem, Point(x=jnp.array(x), y=y, weights=weights), rho, weighting=weighting)
+
+    p, counted = np.array(CENTRES), weights / units
+    a, pulled, losses = counted.sum(), counted @ p, np.sum((x - p) ** 2, axis=1) / 2
+    compared = losses / units - shift
+    bound = np.asarray(known.problem.constraint.upper)
+    x_hat = np.minimum((rho * x + pulled) / (rho + a), bound)
+    assert found.converged
+    assert found.compares == name
+    assert_close(found.compared, compared, atol=1e-12)
+    assert_close(found.losses, losses, atol=1e-12)
+    assert_close(found.weights_gap, compared.max() - weights @ compared, atol=1e-12)
+    assert_close(found.proximal_point, x_hat, atol=1e-9)
+    assert_close(found.x_gap, np.sum((x_hat - x) ** 2), atol=1e-9)
+    assert_close(found.residual, np.linalg.norm(x - np.minimum(x - (a * x - pulled), bound)), atol=1e-12)
+    assert f"worst {name} {found.compared.max():.5g}" in str(found)
+
+
+@pytest.mark.parametrize("name", ["regret", "ratio"])
+def test_a_run_is_certified_by_what_it_compared(padded_ball, name, tmp_path):
+    """All gaps vanish where the regrets or ratios were minimised; as a certificate of the losses they do not."""
+    ball, weighting = padded_ball(), dataclasses.replace(COMPARED[name][2], weighting=SimplexAscent(0.02))
+    solver = bl.MORBiT(0.1, 0.4, Exact(), weighting)
+    result = bl.solve(ball.problem, solver, ball.x, steps=2500, progress=False)
+    found = bl.certify(ball.problem, result)
+    assert max(found.x_gap, found.y_gap, found.weights_gap, found.residual) < 1e-5
+    assert bl.certify(ball.problem, result.last, weighting=weighting).weights_gap == found.weights_gap
+    plain = bl.certify(ball.problem, result.last)
+    assert (plain.compares, found.compares) == ("loss", name)
+    assert plain.weights_gap > 0.1
+    result.save(tmp_path / "run")
+    loaded = bl.load(tmp_path / "run")
+    with pytest.raises(ValueError, match=rf"weighting=None\): the result was loaded.* {name.capitalize()}: give"):
+        bl.certify(ball.problem, loaded)
+    assert bl.certify(ball.problem, loaded, weighting=weighting).weights_gap == found.weights_gap
+
+
+def test_a_weighting_of_another_number_of_tasks_is_refused(padded_ball):
+    ball = padded_ball()
+    point = Point(x=ball.x, y=PerTask((jnp.zeros((4, SIZE)),)), weights=np.full(4, 0.25))
+    with pytest.raises(ValueError, match=r"Regret.*4 numbers, one for each task"):
+        bl.certify(ball.problem, point, weighting=Regret([1.0]))
+    with pytest.raises(TypeError, match=r"certify\(weighting='Regret'\): it needs a weighting object"):
+        bl.certify(ball.problem, point, weighting="Regret")
 
 
 def shrinkage_losses(x):

@@ -273,16 +273,17 @@ def is_one_per_task(given):
 
 NOT_ONE_PER_TASK = (junk.not_number | st.lists(st.floats(), max_size=3)).filter(lambda v: not is_one_per_task(v))
 WRONG_FIELDS = {  # by the name of a field of a part
-    **dict.fromkeys(["weighting", "hypergradient", "rates", "tracker"], junk.not_object | st.none()),
+    **dict.fromkeys(["weighting", "hypergradient", "rates", "tracker", "sampling"], junk.not_object | st.none()),
     "upper_rule": junk.not_callable,
     "lower_rule": junk.not_callable | st.none(),
     "rule": junk.not_callable | st.none(),
     **dict.fromkeys(
-        ["lower_steps", "period", "terms", "iterations", "every", "patience", "steps", "seen", "folds"], junk.not_whole
+        ["lower_steps", "period", "terms", "iterations", "every", "patience", "steps", "seen", "folds", "tasks"],
+        junk.not_whole,
     ),
     **dict.fromkeys(["blocks_per_step", "tasks_per_step", "refresh_batch"], junk.not_whole_or_none),
     **dict.fromkeys(["upper_lr", "lower_lr", "dual_lr", "v_lr", "penalty_lr", "lr"], junk.not_rate),
-    "momentum": junk.not_share,
+    **dict.fromkeys(["momentum", "uniform"], junk.not_share),
     **dict.fromkeys(["radius", "ratio"], junk.not_positive_or_none),
     **dict.fromkeys(["total"], junk.not_positive),
     **dict.fromkeys(
@@ -341,6 +342,7 @@ def options():
         ),
     )
     yield from parts(hypergradients, "hypergradient", {})
+    yield from parts(bl.sampling, "sampling", {"Mixture": {"tasks": 1}})
     yield from parts(rates, "rates", {"Given": {"upper_rate": 0.1, "lower_rate": 0.1, "weights_rate": 0.1}})
     scaled = lambda **fields: solve_with(solver=bl.MORBiT(rates=rates.Scaled(**fields)))  # noqa: E731
     yield "Scaled(rates)", Case(junk.with_none, lambda v: scaled(rates=v, factor=0.5), ("rates",))

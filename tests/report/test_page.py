@@ -44,8 +44,8 @@ def test_the_verdict_names_status_worst_loss_and_worst_task(tmp_path):
     shown = result(status="stopped early")
     verdict = page(tmp_path, shown).all("p")[1].text
     assert verdict == (
-        f"MORBiT (SimplexAscent) stopped early after 290 steps: the worst task is “{shown.worst_task}” with a "
-        f"validation loss of {shown.worst:.4g}; the mean is {shown.mean:.4g}."
+        f"MORBiT (SimplexAscent) stopped early after 290 steps ({shown.verdict}): the worst task is "
+        f"“{shown.worst_task}” with a validation loss of {shown.worst:.4g}; the mean is {shown.mean:.4g}."
     )
 
 
@@ -127,23 +127,64 @@ def test_iterates_and_settings(tmp_path):
 def test_the_certificate_is_shown_where_one_is_given(tmp_path):
     ones = np.ones(3)
     gaps = {"x_gap": 0.125, "y_gap": 0.25, "weights_gap": 0.5, "residual": 0.75, "rho": 2.0}
-    rest = {"y_gaps": ones, "worst_task": "<b>", "proximal_point": ones, "losses": ones, "x_converged": True}
-    rest |= {"y_converged": ones > 0, "y_errors": ones, "smallest_curvature": ones, "remarks": ("A < B.",)}
+    rest = {"y_gaps": ones, "worst_task": "<b>", "proximal_point": ones, "losses": ones, "compared": ones}
+    rest |= {"compares": "regret", "x_converged": True, "y_converged": ones > 0, "y_errors": ones}
+    rest |= {"smallest_curvature": ones, "remarks": ("A < B.",)}
     given = Certificate(**gaps, **rest)
     found = page(tmp_path, result(), certificate=given)
     told = found.column("Gaps", "value")
     assert told == {"x": "0.125", "y": "0.25", "weights": "0.5", "residual": "0.75"}
+    assert "the worst regret less the weighted one" in found.column("Gaps", "what it is")["weights"]
     assert [item.text for item in found.section("certificate").all("li")] == ["A < B."]
     assert not [s for s in page(tmp_path, result()).all("h2") if s.text == "Certificate"]
+
+
+B = np.array([0.9, 0.4, 0.2])
+
+
+@pytest.mark.parametrize("how", ["known", "given", "of the other"])
+def test_worst_regrets_stand_beside_worst_losses(tmp_path, how):
+    """By task, at the end, over the run and in the words, wherever the baselines come from."""
+    minmax = bl.MORBiT(weighting=bl.weightings.Regret(B))
+    known = bl.Baselines(B[::-1], names=("south", "east", "north"))  # found by their names
+    own = {"solver": minmax} if how == "known" else {}
+    shown, other = result(**own), result(seed=1, solver=minmax)
+    options = {"known": {}, "given": {"baselines": known}, "of the other": {"against": other}}[how]
+    found = page(tmp_path, shown, **options)
+    losses, tested = shown.losses - B, shown.test_losses - B
+    for name, values in {"baseline": B, "regret, validation": losses, "regret, test": tested}.items():
+        expected = {task: five(value) for task, value in zip(shown.y.names, values, strict=True)}
+        assert found.column("All tasks", name) == expected
+    worst = shown.y.names[int(losses.argmax())]
+    assert f"The worst regret, a loss less what its task could reach, is {losses.max():.4g}, that of “{worst}”." in (
+        found.all("p")[1].text
+    )
+    assert found.column("The iterates", "worst regret, test")["last"] == five(tested.max())
+    drawn = found.chart("Worst regret")[0]["data"]["values"]
+    drawn = [row["value"] for row in drawn if row["what"] == "on test rows" and row["whose"] != "MORBiT (Regret)"]
+    if how != "known":
+        np.testing.assert_allclose(drawn, (shown.history.test - B).max(axis=1), rtol=1e-5)
+    if how == "of the other":
+        there = (other.losses - B).max()
+        assert f"the worst regret is {'lower' if losses.max() < there else 'higher'}" in re.sub(
+            r"\d+ % ", "", found.all("p")[2].text
+        )
+
+
+def test_baselines_of_a_page_need_names(tmp_path):
+    with pytest.raises(TypeError, match=r"report\(baselines=.*needs what bl.baselines returns"):
+        result().report(tmp_path / "page.html", baselines=bl.Baselines(B))
+    strangers = bl.Baselines(B, names=("a", "b", "c"))
+    assert "regret" not in page(tmp_path, result(), baselines=strangers).section("tasks").text
 
 
 def test_findings_are_those_of_the_result(tmp_path):
     cycling = result(evaluations=40)
     history = dataclasses.replace(cycling.history, weights_travel=np.ones(40), weights_swing=np.ones(40))
     cycling = dataclasses.replace(cycling, history=history)
-    assert "The weights cycle" in cycling.findings()[0]
+    assert "The weights cycle" in str(cycling.findings[0])
     told = [item.text for item in page(tmp_path, cycling).section("findings").all("li")]
-    assert told == cycling.findings()
+    assert told == list(map(str, cycling.findings))
     assert "None" in page(tmp_path, result(evaluations=5)).section("findings").text
 
 
@@ -243,7 +284,7 @@ def test_lines_have_at_most_200_points(many):
 
 
 def test_names_are_text_whatever_they_look_like(tmp_path):
-    plain = page(tmp_path, result([f"task {i}" for i in range(5)]))
+    plain = page(tmp_path, result([f"task {i}" for i in range(5)], solver="b(weighting=i())"))
     hostile = page(tmp_path, result(HOSTILE, solver="<b>(weighting=<i>())"), title="</title><h1>")
     assert [element.tag for element in hostile.root.all()] == [element.tag for element in plain.root.all()]
     assert set(hostile.column("All tasks", "weight")) == set(HOSTILE)

@@ -122,6 +122,29 @@ def test_a_field_that_is_missing(field, content, tmp_path):
     refuse(write(tmp_path / "f", document, content.arrays), f"'{field}' is missing")
 
 
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (7, "a finding: its document is wrong: it is no JSON object"),
+        ({"kind": "k", "text": "t"}, "'numbers' is missing"),
+        ({"kind": 1, "text": "t", "numbers": {}}, "'kind' is 1, and it needs a text"),
+        ({"kind": "k", "text": None, "numbers": {}}, "'text' is None, and it needs a text"),
+        ({"kind": "k", "text": "t", "numbers": {"a": [1]}}, "a JSON object of numbers and texts"),
+        ({"kind": "k", "text": "t", "numbers": {"a": True}}, "a JSON object of numbers and texts"),
+        ({"kind": "k", "text": "t", "numbers": []}, "a JSON object of numbers and texts"),
+    ],
+)
+def test_a_finding_that_lies(told, said, content, tmp_path):
+    document = {**content.document, "objective": None, "findings": [told]}
+    refuse(write(tmp_path / "f", document, content.arrays), said)
+
+
+def test_findings_of_before_are_sentences(content, tmp_path):
+    document = {**content.document, "objective": None, "findings": ["The weights cycle."]}
+    loaded = bl.load(write(tmp_path / "f", document, content.arrays))
+    assert [(found.kind, str(found)) for found in loaded.findings] == [("unknown", "The weights cycle.")]
+
+
 def test_an_objective_without_findings(content, tmp_path):
     refuse(write(tmp_path / "f", {**content.document, "objective": None}, content.arrays), "'findings' is missing")
 

@@ -15,6 +15,7 @@ from bilevel.results.history import History
 from bilevel.results.iterate import Iterate
 from bilevel.results.plots import style
 from bilevel.results.plots.numbers import spread
+from bilevel.results.stored_result import OF_A_PART
 
 LONG = [f"{town} university hospital, ward {i}" for i, town in enumerate(["Aberdeen", "Łódź", "Hull"] * 10)]
 
@@ -38,6 +39,7 @@ def result(names=FOUR, seed=0, evaluations=11, scale=1.0, shift=0.0, test=True, 
         "weights": weights,
         "lower_rate": np.ones(shape),
         "metrics": {},
+        **dict.fromkeys(OF_A_PART),
     }
     others = {field.name: np.ones(evaluations) for field in dataclasses.fields(History)}
     history = History(**others | own)

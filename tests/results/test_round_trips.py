@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import bilevel as bl
 from bilevel.problem.task_names import Names, TaskValues
+from bilevel.results.findings.finding import Finding
 from bilevel.results.history import COLUMNS, History
 from bilevel.results.iterate import Iterate
 from bilevel.results.result import Result
@@ -41,6 +42,12 @@ def built(node, random, rows=None):
     shape, dtype = shape if rows is None else (rows, *shape), np.dtype(dtype)
     raw = random.integers(0, 256, (*shape, dtype.itemsize), dtype=np.uint8)
     return jnp.asarray(np.ascontiguousarray(raw).view(dtype).reshape(shape))
+
+
+def found():
+    numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=3)
+    short = st.text(max_size=3)
+    return st.builds(Finding, short, short, st.dictionaries(short, numbers, max_size=2))
 
 
 @st.composite
@@ -81,7 +88,7 @@ def results(draw):
         seconds=draw(st.floats(0, 1e9)),
         seed=draw(st.integers(0, 2**63 - 1)),
         stored=bl.results.result.Stored(
-            draw(st.none() | st.text(max_size=3)), tuple(draw(st.lists(st.text(max_size=3)))), draw(st.booleans())
+            draw(st.none() | st.text(max_size=3)), tuple(draw(st.lists(found()))), draw(st.booleans()), draw(st.text())
         ),
         best_by=draw(st.sampled_from(BEST_BY)),
     )
@@ -111,8 +118,18 @@ def test_any_result_comes_back_as_it_was(tmp_path, examples):
             assert one.y.names == other.y.names
             assert [list(ids) for ids in one.y.ids] == [list(ids) for ids in other.y.ids]
         identical(dict(loaded.history), dict(result.history))
-        for field in ("solver", "status", "message", "steps", "seconds", "seed", "best_by", "fits_validation"):
+        for field in (
+            "solver",
+            "status",
+            "message",
+            "steps",
+            "seconds",
+            "seed",
+            "best_by",
+            "fits_validation",
+            "verdict",
+        ):
             assert getattr(loaded, field) == getattr(result, field)
-        assert loaded.findings() == list(result.stored.findings)
+        assert loaded.findings == result.stored.findings
 
     holds(check, examples, results())

@@ -144,10 +144,12 @@ def test_a_loaded_result_keeps_the_findings_that_need_the_problem(result, tmp_pa
     """Batches make a run noisy, and a file does not say that there were batches."""
     average = dataclasses.replace(result.average, losses=result.last.losses / 2)
     noisy = dataclasses.replace(result, problem=problem(lower_batch=2), average=average)
-    assert len(noisy.findings()) == 1
-    assert "The last iterate is noisy" in noisy.findings()[0]
+    (found,) = noisy.findings
+    assert found.kind == "noisy end"
+    assert found.numbers == {"last": noisy.last.worst, "average": noisy.average.worst}
     loaded = through(noisy, tmp_path / "r")
-    assert loaded.findings() == bl.check_result(loaded) == noisy.findings()
+    assert loaded.findings == bl.check_result(loaded) == noisy.findings
+    assert loaded.verdict == noisy.verdict
     assert through(loaded, tmp_path / "again").summary() == noisy.summary()
 
 
@@ -175,12 +177,12 @@ def test_a_file_of_version_0_1_0_is_read():
         "random          2.1814      1.2598      3.3508      1.7014  north       north",
         "average         1.6827      1.2842       2.725      1.5351  north       north",
         "The best has the lowest worst validation loss of 21 evaluations.",
+        "verdict: cycling",
         "largest weights: north 1.000, south 0.000",
-        *(f"- {sentence}" for sentence in loaded.findings()),
+        *(f"- {finding}" for finding in loaded.findings),
     ]
-    cycling, rising = loaded.findings()
-    assert cycling.startswith("The weights cycle (one of them swings by 1.00)")
-    assert rising.startswith("The worst loss rose to 2.268 after 1.394 at step 21")
+    (cycling,) = loaded.findings
+    assert str(cycling).startswith("The weights cycle (one of them swings by 1.00)")
     assert loaded.history.step.tolist() == list(range(0, 61, 3))
     assert float(loaded.y["south"]["fit"]) == np.float32(0.11800074577331543)
     assert loaded.x.keys() == {"shift"}

@@ -6,10 +6,13 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from bilevel.oracles.upper import Point
 from bilevel.problem.problem import Problem
 from bilevel.problems import Ready
 from bilevel.solvers._base.solver import Solver
+from bilevel.weightings.baselines import Baselines
 
 SEEDS = 10
 
@@ -41,6 +44,8 @@ class Experiment:
         y: where the tasks' variables start, if the tasks do not bring them.
         reference: of a benchmark, the solver as the paper describes it, where the paper has the problem.
         probe: for each variant that has one, what is measured besides at some points of its min-max runs.
+        baselines: what each task could reach, where regrets are to be kept too; the tasks are then the same for all
+            seeds.
     """
 
     name: str
@@ -55,6 +60,7 @@ class Experiment:
     y: Any = None
     reference: Reference | None = None
     probe: Mapping[str, Probe] = dataclasses.field(default_factory=dict)
+    baselines: Baselines | None = None
 
     def shorter(self, share: int) -> Experiment:
         """The same with a 1/share of the steps, ten evaluations and no probes, which take as long in a short run."""
@@ -64,4 +70,6 @@ class Experiment:
         """What a run depends on besides its seed: results of other settings are not taken for it."""
         solver = self.methods[variant][method]
         probe = {"probe": repr(self.probe[variant])} if variant in self.probe else {}
-        return {"experiment": self.title, "solver": repr(solver), "steps": self.steps, "seen": self.seen} | probe
+        known = {} if self.baselines is None else {"baselines": np.asarray(self.baselines.values).tolist()}
+        settings = {"experiment": self.title, "solver": repr(solver), "steps": self.steps, "seen": self.seen}
+        return settings | probe | known

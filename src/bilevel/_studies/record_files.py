@@ -18,7 +18,7 @@ from bilevel._core import documents
 from bilevel._core.files import check_component, read_regular, write_whole
 from bilevel._run.checkpoint import Checkpoint
 from bilevel._studies.experiment import Experiment, Method
-from bilevel._studies.records import COLUMNS, LATER, Record
+from bilevel._studies.records import COLUMNS, LATER, REGRETS, Record
 
 SEED = re.compile(r"seed-(0|[1-9][0-9]{0,18})\.csv")
 LARGEST = 100_000_000  # bytes; a run of 100 evaluations has 10,000
@@ -55,8 +55,9 @@ class RecordFiles:
     def keep(self, experiment: Experiment, variant: str, method: Method, seed: int, record: Record) -> None:
         """Writes a run, whose file appears whole or not at all, and removes what was kept of it under way."""
         place = self.place(experiment, variant, method)
-        rows = zip(*(record[name].tolist() for name in COLUMNS), strict=True)
-        lines = [",".join(COLUMNS), *(",".join(f"{value:.9g}" for value in row) for row in rows)]
+        names = [*COLUMNS, *(name for name in REGRETS if name in record.columns)]
+        rows = zip(*(record[name].tolist() for name in names), strict=True)
+        lines = [",".join(names), *(",".join(f"{value:.9g}" for value in row) for row in rows)]
         with self.lock:
             if not (place / "settings.json").is_file():
                 place.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from bilevel._core.files import write_whole
 from bilevel._run.checkpoint import Checkpoint
 from bilevel._studies.experiment import Experiment, Method
 from bilevel.results.result import Result
+from bilevel.weightings.baselines import Baselines
 
 COLUMNS = (
     "step",
@@ -36,6 +37,9 @@ COLUMNS = (
 )
 
 
+ROWS = ("validation", "selection", "test")
+# Of an experiment that knows baselines: the worst regret, and the numbers of the tasks with the worst loss and regret.
+REGRETS = tuple(name for rows in ROWS for name in (f"worst_{rows}_task", f"regret_{rows}", f"regret_{rows}_task"))
 LATER = ("worst_selection", "mean_selection")  # columns that finished runs of earlier versions do not have
 
 
@@ -59,8 +63,14 @@ class Record:
         return self["step"]
 
     @classmethod
-    def of(cls, result: Result, seen: int | None, probed: Mapping[int, float] | None = None) -> Record:
-        """What is kept of a result, and what was measured besides, by step."""
+    def of(
+        cls,
+        result: Result,
+        seen: int | None,
+        probed: Mapping[int, float] | None = None,
+        baselines: Baselines | None = None,
+    ) -> Record:
+        """What is kept of a result, what was measured besides, by step, and regrets where baselines are known."""
         history = result.history
         n = history.validation.shape[1] if seen is None else seen
         nothing = np.full_like(history.validation, np.nan)
@@ -76,7 +86,11 @@ class Record:
             *(np.fmin.accumulate(part.max(axis=1)) for part in (test[:, :n], unseen)),
             np.array([(probed or {}).get(int(step), np.nan) for step in history.step]),
         )
-        return cls(dict(zip(COLUMNS, map(np.asarray, values), strict=True)))
+        columns: dict[str, np.ndarray] = dict(zip(COLUMNS, map(np.asarray, values), strict=True))  # type: ignore[arg-type]
+        if baselines is not None:
+            for rows, losses in zip(ROWS, (history.validation, selection, test), strict=True):
+                columns |= _regrets(rows, losses, baselines)
+        return cls(columns)
 
     def thinned(self, every: int) -> Record:
         """Every so many rows, and the last one."""
@@ -86,6 +100,18 @@ class Record:
     def until(self, step: int) -> Record:
         """The rows up to a step."""
         return Record({name: values[self.step <= step] for name, values in self.columns.items()})
+
+
+def _regrets(rows: str, losses: np.ndarray, known: Baselines) -> dict[str, np.ndarray]:
+    """The columns `REGRETS` of one kind of rows."""
+    if np.isnan(losses).all():
+        return {name: np.full(len(losses), np.nan) for name in REGRETS if rows in name}
+    worst = [known.worst_regret(own) for own in losses]
+    return {
+        f"worst_{rows}_task": losses.argmax(axis=1).astype(float),
+        f"regret_{rows}": np.array([own.value for own in worst]),
+        f"regret_{rows}_task": np.array([float(own.number) for own in worst]),
+    }
 
 
 class Records(Protocol):

@@ -116,8 +116,9 @@ def _one(stage: Stage, seed: int, method: Method, records: Records, shown: Bar, 
         else _probed(stage.run(seed, method), probe, shown, halt)
     )
     if made.result.status != "interrupted":
-        record = Record.of(made.result, stage.experiment.seen, made.probed).thinned(stage.thinning)
-        records.keep(stage.experiment, stage.variant, method, seed, record)
+        experiment = stage.experiment
+        record = Record.of(made.result, experiment.seen, made.probed, experiment.baselines).thinned(stage.thinning)
+        records.keep(experiment, stage.variant, method, seed, record)
     return made.result.status
 
 

@@ -53,7 +53,9 @@ def _one(run: WatchedRun, folder: str, console: Console) -> RenderableType:
     if run.seen:
         parts += [Text(), _losses(run), Text(), *_chart(run, console), Text(), _tasks(run, console)]
         parts += [Text(), _rates(run, console)]
-    return Group(*parts, *_happened("diverged", run.divergences), *_happened("trouble", run.problems))
+    happened = [*_happened("diverged", run.divergences), *_happened("trouble", run.problems)]
+    found = [Padding(Text.assemble(("found: ", "yellow"), sentence), (1, 0, 0, 0)) for sentence in run.findings]
+    return Group(*parts, *happened, *found)
 
 
 def _state(state: str) -> Text:

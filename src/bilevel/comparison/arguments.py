@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bilevel._core import pytrees, values
 from bilevel._studies.experiment import Experiment
@@ -14,6 +17,8 @@ from bilevel.problem import initial_point
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.solver import Solver
+from bilevel.weightings.base import Weighting
+from bilevel.weightings.baselines import Baselines, values_of
 
 
 def benchmark_of(problem: str | BaseProblem, x: Any, y: Any) -> Experiment:
@@ -29,6 +34,27 @@ def benchmark_of(problem: str | BaseProblem, x: Any, y: Any) -> Experiment:
     initial_point.arrays(x, "compare(x)")
     pytrees.check(y, "compare(y)")
     return own_benchmark(problem, x, y)
+
+
+def with_baselines(where: Experiment, problem: Any, baselines: Any, solvers: Mapping[str, Solver]) -> Experiment:
+    """The benchmark with what its tasks could reach: as given, or as the first of the solvers knows it."""
+    if isinstance(problem, str):
+        if baselines is not None:
+            raise ValueError("compare(baselines=...) goes with a problem of yours: a named one has tasks of its own.")
+        return where
+    names = tuple(map(str, problem.names))
+    if baselines is None:
+        weightings = (getattr(solver, "weighting", None) for solver in solvers.values())
+        known = (own.known_baselines(len(names)) for own in weightings if isinstance(own, Weighting))
+        found = next((own for own in known if own is not None), None)
+    elif isinstance(baselines, Baselines) and baselines.names:
+        found = baselines.array(problem)
+    else:
+        found = values_of(baselines)
+        values.one_per_task("baselines", found, len(names), of="compare")
+    if found is None:
+        return where
+    return dataclasses.replace(where, baselines=Baselines(np.asarray(found, float), names=names))
 
 
 def check_numbers(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +46,11 @@ class Candidate(NamedTuple):
         """A column at the evaluation that choices go by, as `result.best` has it; infinite where a run diverged."""
         found = [measures.at_best(record, column) for record in self.runs.values()]
         return np.where(self.diverged, np.inf, found)
+
+    def usual_task(self, column: str) -> int | None:
+        """The task that a column of their numbers has most often at the ends of the runs; None where there is none."""
+        ends = [record[column][-1] for record in self.runs.values() if measures.has(record, column)]
+        return Counter(int(end) for end in ends).most_common(1)[0][0] if ends else None
 
     @property
     def worst(self) -> float:

@@ -6,10 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jax.typing import ArrayLike
+
 from bilevel._cost.report import DivergedError
 from bilevel._studies.record_files import RecordFiles
 from bilevel._studies.records import MemoryRecords
-from bilevel.comparison.arguments import benchmark_of, check_automatic, check_counted, check_numbers, folder_of
+from bilevel.comparison.arguments import (
+    benchmark_of,
+    check_automatic,
+    check_counted,
+    check_numbers,
+    folder_of,
+    with_baselines,
+)
 from bilevel.comparison.benchmarks import OPTIMA
 from bilevel.comparison.candidates import Candidate
 from bilevel.comparison.chosen import choose, recommended_for, refusal
@@ -19,6 +28,7 @@ from bilevel.comparison.runner import TUNING_SEED, Runner
 from bilevel.comparison.tuning import Grid, tunable, tuned_on
 from bilevel.problem.base import BaseProblem
 from bilevel.solvers._base.solver import Solver
+from bilevel.weightings.baselines import Baselines
 
 GRID = Grid()
 
@@ -35,6 +45,7 @@ def compare(
     grid: Grid | None = GRID,
     automatic: Sequence[str] | None = None,
     target: float | None = None,
+    baselines: Baselines | ArrayLike | None = None,
     out: str | Path | None = None,
     progress: bool = True,
     say: Callable[[str], None] = lambda text: None,
@@ -74,6 +85,9 @@ def compare(
             `bl.recommended` says, if it is among them.
         target: a worst validation loss; calls and seconds until it are reported. None = where MORBiT as the
             paper has it ends, or else MORBiT, or else the median solver.
+        baselines: what each task of a problem of yours could reach, as `bl.baselines` measures it, or one number per
+            task: worst regrets then stand beside worst losses. None = those of the first of the solvers whose weighting
+            has some (`Regret`, `Ratio`).
         out: folder for runs, table and figure, in a folder for each problem; finished runs there are not made again.
             None = no files are written.
         progress: show progress bars where there is a terminal.
@@ -83,6 +97,7 @@ def compare(
     check_numbers(calls, seconds, seeds, grid, target)
     chosen = choose(solvers, where)
     check_automatic(automatic, chosen.solvers)
+    where = with_baselines(where, problem, baselines, chosen.solvers)
     folder = folder_of(out, where, chosen.solvers)
     where.require()
     ready = where.start(TUNING_SEED, "")
@@ -96,7 +111,7 @@ def compare(
         name, why = next(iter(ran.skipped.items()))
         raise ValueError(f"compare(problem=...): there is no solver to run. {name}: {why}")
     goal = default_target(candidates) if target is None else float(target)
-    found = Comparison(where.title, candidates, ran.skipped, goal, OPTIMA.get(where.name))
+    found = Comparison(where.title, candidates, ran.skipped, goal, OPTIMA.get(where.name), where.baselines)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         found.write(folder)

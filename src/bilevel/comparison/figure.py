@@ -46,13 +46,16 @@ class Curve(NamedTuple):
     def label(self) -> str:
         """What its axis is called."""
         gap = "" if self.optimum is None else f" - {self.optimum:.4g}, the optimum"
-        return f"{self.column.replace('_', ' ')} loss{gap}"
+        name = self.column.replace("_", " ")
+        return f"worst {name}" if name.startswith("regret") else f"{name} loss{gap}"
 
 
-def _curves(ranked_by: str, levels: Levels) -> list[Curve]:
-    """Of validation rows, whose levels are known, and of those that solvers are ranked by."""
-    first = Curve("worst_validation", levels.target, levels.optimum)
-    return [first] if ranked_by == first.column else [first, Curve(ranked_by)]
+def _curves(candidate: Candidate, levels: Levels) -> list[Curve]:
+    """Of validation rows, whose levels are known, of those that solvers are ranked by, and regrets on these."""
+    first, by = Curve("worst_validation", levels.target, levels.optimum), candidate.ranked_by
+    found = [first] if by == first.column else [first, Curve(by)]
+    regret = by.replace("worst", "regret")
+    return [*found, *[Curve(regret)] * candidate.has(regret)]
 
 
 def draw(title: str, candidates: Sequence[Candidate], levels: Levels, path: str | os.PathLike | None = None) -> Figure:
@@ -74,7 +77,7 @@ def draw(title: str, candidates: Sequence[Candidate], levels: Levels, path: str 
     if any(np.isnan(c.profile.calls) for c in candidates):  # they are counted on bilevel problems only
         del units["oracle calls per task"]
     with matplotlib.rc_context(STYLE):
-        shown = _curves(others[0].ranked_by, levels)
+        shown = _curves(others[0], levels)
         figure = Figure(figsize=(5.25 * len(units), 1.2 + 3.2 * len(shown)), dpi=DPI, layout="constrained")
         FigureCanvasAgg(figure)
         handles = []
@@ -137,7 +140,7 @@ def _gap(record: Record, curve: Curve) -> np.ndarray:
     They may lie below the optimum while y is not yet the minimiser: nothing is drawn there.
     """
     worst, optimum = record[curve.column], curve.optimum
-    clipped = np.minimum(np.nan_to_num(worst, nan=np.inf), 2 * worst[0])
+    clipped = np.minimum(np.nan_to_num(worst, nan=np.inf), worst[0] + abs(worst[0]))  # a regret may be negative
     return clipped if optimum is None else np.where(clipped > optimum, clipped - optimum, np.nan)
 
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bilevel.comparison import figure, table, table_text
+from bilevel.comparison import figure, findings, table, table_text
 from bilevel.comparison.benchmarks import PAPER
 from bilevel.comparison.candidates import Candidate
 from bilevel.comparison.ranks import Rank, ranked
 from bilevel.comparison.tuning import AUTOMATIC
+from bilevel.results.findings.finding import Finding
+from bilevel.weightings.baselines import Baselines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,6 +33,7 @@ class Comparison:
         skipped: solvers that did not run on the problem, and why.
         target: the worst validation loss to which calls and seconds are counted.
         optimum: the lowest worst loss there is, where it is known.
+        baselines: what each task could reach, where worst regrets are shown beside worst losses.
     """
 
     title: str
@@ -38,6 +41,7 @@ class Comparison:
     skipped: dict[str, str]
     target: float
     optimum: float | None = None
+    baselines: Baselines | None = None
 
     @property
     def ranks(self) -> list[Rank | None]:
@@ -57,13 +61,22 @@ class Comparison:
         return [None if c.name == PAPER else next(found) for c in self.candidates]
 
     def table(self) -> list[table.Row]:
-        """A row for every solver: ranks, final losses, calls and seconds to the target, memory, share that diverged."""
-        ranks = self.ranks
+        """A row for every solver: ranks, final losses, calls and seconds to the target, memory, share that diverged.
+
+        With baselines, also worst regrets, and the tasks with the worst loss and regret.
+        """
+        ranks, known = self.ranks, self.baselines
         first = next((rank for rank in ranks if rank is not None), None)
         return [
             table.row(candidate, table.Ranks(rank, test, first), self.target)
+            | ({} if known is None else table.regrets(candidate, known.names))
             for candidate, rank, test in zip(self.candidates, ranks, self.test_ranks, strict=True)
         ]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What should be known before the ranks are believed: ties for the first place, rates at the edge of a grid."""
+        return findings.found(self.table())
 
     def summary(self) -> str:
         """The table as text."""

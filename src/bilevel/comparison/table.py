@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from bilevel._studies.records import COLUMNS, Record, write_table
+from bilevel._studies.records import COLUMNS, REGRETS, ROWS, Record, write_table
 from bilevel.comparison.candidates import Candidate
 from bilevel.comparison.ranks import Rank, typical
 
@@ -53,17 +53,33 @@ def row(candidate: Candidate, ranks: Ranks, target: float) -> Row:
     return found | {"diverged": float(candidate.diverged.mean())}
 
 
+def regrets(candidate: Candidate, names: Sequence[str]) -> Row:
+    """Final worst regrets, and the tasks with the worst loss and regret, those of most runs; by kind of rows."""
+    found: Row = {}
+    for rows in ROWS:
+        found |= _ends(candidate, f"regret_{rows}", candidate.ends)
+        for column in (f"worst_{rows}_task", f"regret_{rows}_task"):
+            task = candidate.usual_task(column)
+            found[column] = "" if task is None else names[task]
+    return found
+
+
 def _losses(candidate: Candidate) -> Row:
     """Final losses, and test losses where a run was best; NaN for rows that the problem does not have."""
     found: Row = {}
     ends = dict.fromkeys(LOSSES, candidate.ends) | {"worst_test_at_best": candidate.at_best}
     for name, of in ends.items():
-        column = name.removesuffix("_at_best")
-        own = of(column) if candidate.has(column) else np.array([np.nan])
-        found[name] = float(typical(own))
-        several = len(own) > 1 and np.isfinite(own).all()
-        found[f"{name}_deviation"] = float(own.std(ddof=1)) if several else float("nan")
+        found |= _ends(candidate, name, of)
     return found
+
+
+def _ends(candidate: Candidate, name: str, of: Callable[[str], np.ndarray]) -> Row:
+    """The mean and the deviation over the runs."""
+    column = name.removesuffix("_at_best")
+    own = of(column) if candidate.has(column) else np.array([np.nan])
+    several = len(own) > 1 and np.isfinite(own).all()
+    deviation = float(own.std(ddof=1)) if several else float("nan")
+    return {name: float(typical(own)), f"{name}_deviation": deviation}
 
 
 def reached(record: Record, target: float) -> float:
@@ -78,7 +94,7 @@ def write(rows: Sequence[Row], candidates: Sequence[Candidate], folder: Path) ->
     evaluations: list[Row] = [
         {"solver": c.name, "rates": c.rates, "seed": seed, "calls": float(c.profile.calls_at(record["step"][i]))}
         | {"step_seconds": float(record["step"][i] * c.profile.seconds)}
-        | {name: float(record[name][i]) for name in COLUMNS}
+        | {name: float(record[name][i]) for name in (*COLUMNS, *REGRETS) if name in record.columns}
         for c in candidates
         for seed, record in c.runs.items()
         for i in range(len(record["step"]))

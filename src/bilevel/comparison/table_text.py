@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bilevel.comparison import findings
 from bilevel.comparison.table import Row
-from bilevel.comparison.tuning import AUTOMATIC
 
 WORST = {"worst_selection": "worst sel.", "worst_test": "worst test", "worst_validation": "worst val."}
 RANKED_BY = {
@@ -59,7 +59,23 @@ def _places_and_losses(rows: Sequence[Row]) -> list[Column]:
         found.insert(-1, Column("rank by it", 12, test_rank))
     if by == "worst_selection" and _any(rows, "worst_test"):
         found.insert(-1, Column("test at best", 14, lambda row: _number(row["worst_test_at_best"], ".4f")))
+    found += _regrets(rows, str(by))
     return [*found, Column("mean val.", 11, lambda row: _number(row["mean_validation"], ".4f"))]
+
+
+def _regrets(rows: Sequence[Row], by: str) -> list[Column]:
+    """Worst regrets on the rows that solvers are ranked by and on test rows, and whose loss and regret they are."""
+    found = []
+    for kind in dict.fromkeys((by.removeprefix("worst_"), "test")):
+        name = f"regret_{kind}"
+        if name not in rows[0] or not _any(rows, name):
+            continue
+        words = WORST[f"worst_{kind}"].replace("worst", "regret")
+        found.append(Column(words, 19, lambda row, name=name: _spread(row[name], row[f"{name}_deviation"])))
+        tasks = lambda row, kind=kind: f"  {row[f'worst_{kind}_task']}, {row[f'regret_{kind}_task']}"  # noqa: E731
+        width = max(len(tasks(row)) for row in rows)
+        found.append(Column("  of tasks", max(12, width), tasks, "<"))
+    return found
 
 
 def _costs(goal: str) -> list[Column]:
@@ -75,15 +91,10 @@ def _costs(goal: str) -> list[Column]:
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
-    """What the ranks are by, who ties, and rates at an edge of the grid."""
-    lines = [f"Ranked by {RANKED_BY[str(rows[0]['ranked_by'])]}."]
-    tied = [f"{row['solver']}{', automatic' * (row['rates'] == AUTOMATIC)}" for row in rows if row["ties_with_first"]]
-    if len(tied) > 1:
-        lines.append(f"Tie for the first place (the same place, or intervals that overlap): {'; '.join(tied)}.")
-    edges = {f"{row['solver']}: {row['at_edge']}" for row in rows if row["at_edge"]}
-    if edges:
-        lines.append(f"Rates that are the largest or smallest that were tried: {'; '.join(sorted(edges))}.")
-    return lines
+    """What the ranks are by, and what was found."""
+    of_tasks = "Regrets are losses less what a task could reach; of tasks: with the worst loss, with the worst regret."
+    said = [f"Ranked by {RANKED_BY[str(rows[0]['ranked_by'])]}.", *[of_tasks] * ("regret_test" in rows[0])]
+    return [*said, *map(str, findings.found(rows))]
 
 
 def _any(rows: Sequence[Row], name: str) -> bool:

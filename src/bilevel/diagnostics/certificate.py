@@ -6,22 +6,30 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
+from bilevel import weightings
 from bilevel._core import values
-from bilevel.diagnostics.exact import weighted_gradient
+from bilevel.diagnostics.exact import gradient_at
+from bilevel.diagnostics.newton import solve_lower
 from bilevel.diagnostics.points import read_point
 from bilevel.diagnostics.proximal import proximal_point, residual, upper_curvature
 from bilevel.diagnostics.spectrum import lower_spectra
 from bilevel.diagnostics.text import columns, lower_remarks
 from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
+from bilevel.weightings.average import Average
+from bilevel.weightings.base import Weighting
+from bilevel.weightings.wrapper import Wrapper
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Certificate:
     """The gaps of a point (x, y, weights), all zero at a solution. Arrays are in the order of the tasks.
+
+    F(x, w) = sum_i w_i s_i(x), with s_i what the tasks are compared by: their losses, or regrets or ratios.
 
     Attributes:
         x_gap: ||x_hat - x||^2, with x_hat = argmin over u in X of rho/2 ||u - x||^2 + F(u, weights).
@@ -31,6 +39,8 @@ class Certificate:
         rho: of x_hat.
         proximal_point: x_hat.
         losses: l_i(x) = f_i(x, y_i*(x)), on all validation data.
+        compares: what s is, in a word: "loss", "regret", "ratio".
+        compared: s_i(x).
         x_converged: whether x_hat was found, and is unique as far as measured.
         y_converged: whether each y_i* was found.
         y_errors: about how far each y_i* may still be off.
@@ -46,6 +56,8 @@ class Certificate:
     rho: float
     proximal_point: Any
     losses: np.ndarray
+    compares: str
+    compared: np.ndarray
     x_converged: bool
     y_converged: np.ndarray
     y_errors: np.ndarray
@@ -65,19 +77,29 @@ class Certificate:
                 "weights",
                 "max_w F(x, w) - F(x, weights)",
                 f"{self.weights_gap:.3g}",
-                f"worst loss {max(self.losses):.5g}",
+                f"worst {self.compares} {max(self.compared):.5g}",
             ),
             ("residual", "||x - proj(x - grad F)||", f"{self.residual:.3g}", ""),
         ]
         return "\n".join([*columns(rows), *(self.remarks or ("All inner solves converged.",))])
 
 
-def certify(problem: Problem, result: Any, rho: float | None = None, *, iterations: int = 500) -> Certificate:
+def certify(
+    problem: Problem,
+    result: Any,
+    rho: float | None = None,
+    *,
+    weighting: Weighting | None = None,
+    iterations: int = 500,
+) -> Certificate:
     """Measures Theorem 1's three gaps, and the projected-gradient residual, on all the data.
 
     With F(x, w) = sum_i w_i l_i(x), l_i(x) = f_i(x, y_i*(x)) and x_hat the proximal map, they are
 
         ||x_hat - x||^2,      max_i ||y_i - y_i*(x)||^2,      max over w of F(x, w), less F(x, weights)
+
+    Of a run that compares its tasks by something else (`Regret`: l_i - b_i; `Ratio`: l_i / b_i), F is made of that: the
+    certificate is of the objective that was minimised.
 
     Every y_i* is solved for by Newton's method and x_hat by projected gradient steps, in the dtype of the data.
     Generators are evaluated on their fixed evaluation sample.
@@ -89,6 +111,8 @@ def certify(problem: Problem, result: Any, rho: float | None = None, *, iteratio
         rho: of the proximal map, above the weak convexity of F; None = twice the largest curvature of F(., weights) at
             x in absolute value, which is above it. The smaller rho, the farther x_hat and the longer it takes. That of
             None differs from point to point: to compare x gaps of several points, give all the same rho.
+        weighting: what says how tasks are compared; None = that of the result's solver. One of its iterates does not
+            know its solver, and its tasks are compared by their losses unless this is given.
         iterations: the most steps towards x_hat.
 
     >>> import bilevel as bl
@@ -103,12 +127,17 @@ def certify(problem: Problem, result: Any, rho: float | None = None, *, iteratio
     values.positive("rho", rho, of="certify", none="measured")
     values.whole("iterations", iterations, of="certify")
     x, y, weights, *_ = read_point("certify", problem, result)
-    solved, gradient = weighted_gradient(problem, x, y, weights)
+    by = _comparing(weighting, result, problem)
+    solved = solve_lower(problem, x, y)
+    losses = np.asarray(solved.losses)
+    compared, own = by.compared(losses), np.asarray(weights)
+    weights = _in_direction(by, weights, solved.losses)
+    gradient = gradient_at(problem, x, solved.y, weights)
     smallest, largest = lower_spectra(problem, x, solved.y)
     curvature = upper_curvature(problem, x, solved.y, weights)
     rho = float(rho) if rho is not None else 2 * curvature or 1.0
     proximal = proximal_point(problem, x, solved.y, weights, gradient, rho, curvature, iterations)
-    y_gaps, losses = np.asarray(_distances(problem, y, solved.y)), np.asarray(solved.losses)
+    y_gaps = np.asarray(_distances(problem, y, solved.y))
     remarks = lower_remarks(problem, solved, smallest, largest)
     if not proximal.converged:
         remarks.append(f"x_hat was not found in {iterations} steps: x_gap is a guess.")
@@ -119,17 +148,43 @@ def certify(problem: Problem, result: Any, rho: float | None = None, *, iteratio
         y_gap=float(np.max(y_gaps)),
         y_gaps=y_gaps,
         worst_task=problem.names[int(np.argmax(y_gaps))],
-        weights_gap=float(np.max(losses) - np.asarray(weights) @ losses),
+        weights_gap=float(np.max(compared) - own @ compared),
         residual=float(residual(problem, x, gradient)),
         rho=rho,
         proximal_point=proximal.point,
         losses=losses,
+        compares=by.compares,
+        compared=compared,
         x_converged=proximal.converged and proximal.convex,
         y_converged=np.asarray(solved.converged),
         y_errors=np.asarray(solved.errors),
         smallest_curvature=np.asarray(smallest),
         remarks=tuple(remarks),
     )
+
+
+def _comparing(weighting: Weighting | None, result: Any, problem: Problem) -> Weighting:
+    """What says how tasks are compared; plain losses where nothing does."""
+    if weighting is None:
+        found = getattr(getattr(result, "solver", None), "weighting", None)
+        kind = getattr(weightings, str(getattr(result, "objective", "")), None)
+        if found is None and isinstance(kind, type) and issubclass(kind, Wrapper):
+            raise ValueError(
+                f"certify(weighting=None): the result was loaded, and its file does not hold its {kind.__name__}: give "
+                "it, as that is how the tasks were compared."
+            )
+        return found if isinstance(found, Weighting) else Average()
+    if not isinstance(weighting, Weighting):
+        raise TypeError(f"certify(weighting={weighting!r}): it needs a weighting object, such as bl.weightings.Regret.")
+    weighting.check(problem.size)
+    return weighting
+
+
+def _in_direction(weighting: Weighting, weights: jax.Array, losses: jax.Array) -> jax.Array:
+    """How much each loss counts in F at these losses."""
+    _, state = weighting.init(len(weights), weights.dtype)
+    _, state = weighting.update(weights, losses.astype(weights.dtype), state, jnp.zeros((), weights.dtype))
+    return weighting.in_direction(weights, state)
 
 
 @jax.jit

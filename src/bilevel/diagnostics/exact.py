@@ -20,11 +20,12 @@ PRODUCTS = 1000  # the most Hessian products per linear system
 def weighted_gradient(problem: Problem, x: Any, y: PerTask[Any], weights: jax.Array) -> tuple[LowerSolution, Any]:
     """The lower problems solved from y, and the gradient of F(x, weights) = sum_i weights_i l_i(x)."""
     solved = solve_lower(problem, x, y)
-    return solved, _weighted(problem, x, solved.y, weights)
+    return solved, gradient_at(problem, x, solved.y, weights)
 
 
 @jax.jit
-def _weighted(problem: Problem, x: Any, y: PerTask[Any], weights: jax.Array) -> Any:
+def gradient_at(problem: Problem, x: Any, y: PerTask[Any], weights: jax.Array) -> Any:
+    """The gradient of F(x, weights) at solved y."""
     exact, point, samples = _exactly(problem, x, y, weights)
     return exact.direction(point, samples).direction
 

@@ -3,6 +3,9 @@
 A run is driven by the losses f_i(x, y_i) at the y_i that it has, not by l_i(x) = f_i(x, y_i*(x)). Where the lower
 problems are far from solved, the two differ, and neither the history nor the iterates show it: the lower problems must
 be solved further, with x fixed.
+
+Where a loss is still falling, or goes up and down, y is on its way too, and more steps or less noise settle both. A lag
+is what is wrong where the steps of y are much shorter than they could be, or where all else has settled.
 """
 
 from __future__ import annotations
@@ -15,17 +18,21 @@ import numpy as np
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.rates import curvature
+from bilevel.results.findings.finding import Finding, finding
 from bilevel.results.result import Result
 
-LARGE_CHANGE = 0.2  # of the largest loss
+LARGE_CHANGE = 0.2  # of the worst loss
+SLOW = 0.2  # a rate of y below this share of 1 / L_i is the cause of a lag
+AT_REST = ("settled", "not known")  # verdicts of runs in which nothing else moves y
 
 
-def check_result(result: Result) -> list[str]:
-    """What should be known about a run, each finding a sentence with a remedy; an empty list where nothing is wrong.
+def check_result(result: Result) -> tuple[Finding, ...]:
+    """What should be known about a run, each finding a sentence with a remedy; none where nothing is wrong.
 
-    The findings of `result.findings()` (cycling weights, forgotten tasks, a loss that rose, a noisy end), and a lower
-    level that lags, for which a hundred more lower steps are computed. Of a loaded result, which has no problem to
-    compute on, the findings are those that were saved.
+    The findings of `result.findings`, and a lower level that lags, for which a hundred more lower steps are computed.
+    It is reported where it is the cause: where the rate of y is far below what its curvature allows, or where the loss
+    has settled and y has not. Of a loaded result, which has no problem to compute on, the findings are those that were
+    saved.
 
     Args:
         result: what `bl.solve` returned.
@@ -33,36 +40,55 @@ def check_result(result: Result) -> list[str]:
     >>> import bilevel as bl
     >>> known = bl.problems.enclosing_ball()
     >>> slow = bl.solve(known.problem, bl.MORBiT(0.05, 1e-4), known.x, steps=200, progress=False)
-    >>> for sentence in bl.check_result(slow):
-    ...     print(sentence)
-    The lower level lags: a hundred more lower steps move the loss of task ... Give ... a larger lower_lr ...
+    >>> print(bl.check_result(slow)[-1])
+    The lower level lags: a hundred more lower steps move the worst loss from ... Give a larger lower_lr ...
     """
     if not isinstance(result, Result):
         raise TypeError(f"check_result(result=...) got {type(result).__name__}: it needs one bl.Result.")
     lag = lagging_lower_level(result)
-    return result.findings() + ([] if lag is None else [lag])
+    return result.findings if lag is None else (*result.findings, lag)
 
 
-def lagging_lower_level(result: Result) -> str | None:
-    """Losses that change a lot when the lower problems are solved further with x fixed."""
+def lagging_lower_level(result: Result) -> Finding | None:
+    """A worst loss that changes a lot when the lower problems are solved further with x fixed, because y is slow."""
     problem = result.problem
     if not isinstance(problem, Problem) or result.status == "diverged":  # loaded, or without a lower level
         return None
-    after = np.asarray(_settled_losses(problem, result.x, PerTask(result.y.stacked), jax.random.key(0)))
-    change = np.abs(after - result.losses)
-    i = int(change.argmax())
-    if change[i] <= LARGE_CHANGE * max(np.abs(result.losses).max(), np.abs(after).max()):
+    found = _settled(problem, result.x, PerTask(result.y.stacked), jax.random.key(0))
+    after, curvatures = (np.asarray(own, float) for own in found)
+    before, worst = result.worst, float(after.max())
+    if not abs(worst - before) > LARGE_CHANGE * max(np.abs(result.losses).max(), np.abs(after).max()):
         return None
-    more = "more lower_steps, " if hasattr(result.solver, "lower_steps") else ""
-    return (
-        f"The lower level lags: a hundred more lower steps move the loss of task {result.y.names[i]!r} from "
-        f"{result.losses[i]:.4g} to {after[i]:.4g}. Give {more}a larger lower_lr or a smaller upper_lr."
+    i = int(after.argmax() if worst > before else result.losses.argmax())
+    rate = float(np.nanmedian(result.history.lower_rate[1:, i])) if result.history.evaluations > 1 else np.nan
+    share = rate * curvatures[i]
+    is_slow = share < SLOW and getattr(result.solver, "lower_lr", None) is not None  # rates that are chosen fall
+    if not is_slow and result.verdict not in AT_REST:
+        return None
+    more = ["more lower_steps"] if hasattr(result.solver, "lower_steps") else []
+    if is_slow:
+        remedy = f"a larger lower_lr (up to about {1 / curvatures[i]:.2g}; it was {rate:.2g})"
+    else:
+        remedy = " or ".join([*more, "a smaller upper_lr"])
+    return finding(
+        "lower level lags",
+        f"The lower level lags: a hundred more lower steps move the worst loss from {before:.4g} to {worst:.4g} (task "
+        f"{result.y.names[i]!r}). Give {remedy}.",
+        before=before,
+        after=worst,
+        task=result.y.names[i],
+        share_of_largest_rate=share,
     )
 
 
 @jax.jit
-def _settled_losses(problem: Problem, x: Any, y: PerTask[Any], key: jax.Array) -> jax.Array:
-    """The losses after a hundred lower steps at measured rates, on large batches."""
-    large = curvature.measuring(problem)
-    known = curvature.condition(large, x, y, key, curvature.unmeasured(y), 20)
-    return problem.validation_losses(x, curvature.settle(large, x, y, key, known, 100))
+def _settled(problem: Problem, x: Any, y: PerTask[Any], key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The losses after a hundred lower steps at measured rates, and the curvatures L_i.
+
+    On all the data where that is finite: y would be fitted to the rows of a batch, and its loss on others rise.
+    """
+    finite = all(group.train.finite for group in problem.groups)
+    whole = problem.rebatched(lambda _: None) if finite else curvature.measuring(problem)
+    known = curvature.condition(whole, x, y, key, curvature.unmeasured(y), 20)
+    losses = problem.validation_losses(x, curvature.settle(whole, x, y, key, known, 100))
+    return losses, problem.join(PerTask(tuple(group.largest for group in known)))

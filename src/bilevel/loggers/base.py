@@ -36,11 +36,11 @@ class Logger(ABC):
     ...     def log(self, row):
     ...         print(row.step, f"{row.worst:.3f}")
     >>> known = bl.problems.opposed_slopes()
-    >>> solver = bl.MORBiT(0.1, 0.5)
+    >>> solver = bl.MORBiT(0.1, 0.5, weighting=bl.weightings.SimplexAscent(0.1))
     >>> _ = bl.solve(known.problem, solver, known.x, steps=4, every=2, progress=False, loggers=[Printed()])
     0 2.000
     2 5.528
-    4 2.091
+    4 1.168
     """
 
     def start(self, facts: Facts) -> None:  # noqa: B027  (nothing to do is a fair answer)
@@ -51,7 +51,10 @@ class Logger(ABC):
         """The run was evaluated."""
 
     def event(self, kind: str, facts: Mapping[str, Any]) -> None:  # noqa: B027
-        """Something happened: "checkpoint", "divergence" or "problem", with its step and what else is to be said."""
+        """Something happened: "checkpoint", "divergence" or "problem", with its step and what else is to be said.
+
+        Before the end there is a "finding" for each of `Result.findings`, with its kind and, as its message, its text.
+        """
 
     def end(self, status: str, message: str) -> None:  # noqa: B027
         """The run ended: with the status of its result, such as "finished", or "failed" where an exception ended it."""

@@ -30,6 +30,8 @@ class Evaluation(NamedTuple):
         weights_rate: of the weights; NaN = not known.
         steps_per_second: since the last evaluation, compiling not counted; NaN = no step was taken.
         metrics: what else was measured of each task, by name: "validation accuracy", "test accuracy".
+        largest: where these are some of very many tasks, the largest validation loss among them and the heaviest ones.
+        largest_task: the name of the task that has it.
     """
 
     step: int
@@ -45,11 +47,13 @@ class Evaluation(NamedTuple):
     steps_per_second: float
     metrics: Mapping[str, np.ndarray] = MappingProxyType({})
     selection: np.ndarray | None = None
+    largest: float | None = None
+    largest_task: str | None = None
 
     @property
     def worst(self) -> float:
         """The largest validation loss."""
-        return float(np.max(self.validation))
+        return float(np.max(self.validation)) if self.largest is None else self.largest
 
     @property
     def mean(self) -> float:

@@ -20,10 +20,10 @@ from bilevel.loggers.evaluation import Evaluation
 class Progress(Logger):
     """Appends a run to a file of JSON lines, which `bilevel watch` shows.
 
-    Every line is an object with "event" ("start", "evaluation", "divergence", "checkpoint", "problem" or "end") and
-    "time" (Unix seconds). Where a run is resumed its lines go on in the same file after a further "start", whose "step"
-    says from where: evaluations of later steps that stand before it were made again. Lines are valid JSON, which has
-    no NaN and no infinity: the former is null, the latter are the texts "Infinity" and "-Infinity".
+    Every line is an object with "event" ("start", "evaluation", "divergence", "checkpoint", "problem", "finding" or
+    "end") and "time" (Unix seconds). Where a run is resumed its lines go on in the same file after a further "start",
+    whose "step" says from where: evaluations of later steps that stand before it were made again. Lines are valid JSON,
+    which has no NaN and no infinity: the former is null, the latter are the texts "Infinity" and "-Infinity".
 
     A line is one write, so that no reader sees half of it unless the machine fails. Where the file cannot be written
     (a full disk) there is one warning, and the next line is tried again.

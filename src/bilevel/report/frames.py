@@ -59,6 +59,18 @@ def losses(subjects: Sequence[Subject]) -> Frame:
     return _over_steps(lines)
 
 
+def regrets(subjects: Sequence[Subject]) -> Frame | None:
+    """The worst regret over the steps, on each kind of rows; None where baselines are not known."""
+    lines = [
+        (f"on {role} rows", subject, [np.nanmax(known.regrets(run.history[role]), axis=1) for run in subject.runs])
+        for subject in subjects
+        if (known := subject.baselines) is not None and len(subject.alike) == len(subject.runs)
+        for role in ROLES
+        if all(role in run.history for run in subject.runs)
+    ]
+    return _over_steps(lines) if lines else None
+
+
 def metrics(subjects: Sequence[Subject]) -> Frame | None:
     """The mean of every metric over the tasks, over the steps; None where there are none."""
     lines = [

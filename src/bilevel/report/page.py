@@ -15,6 +15,7 @@ from bilevel.report.line_chart import lines
 from bilevel.report.subject import Subject, solver_title
 from bilevel.report.vega import Chart
 from bilevel.results.result import Result
+from bilevel.weightings.baselines import Baselines
 
 
 def write(
@@ -24,6 +25,7 @@ def write(
     against: Result | Sequence[Result] | None = None,
     certificate: Certificate | None = None,
     title: str | None = None,
+    baselines: Baselines | None = None,
 ) -> None:
     """Writes the page of a result, or of several runs; see `Result.report`."""
     runs = _runs("result", result)
@@ -33,7 +35,8 @@ def write(
         raise TypeError(f"report(title={title!r}): it needs a text, or None for the solver's name.")
     target = target_file(path, f"report({_shown(path)})")
     render = rendering.renderer()
-    subject, other = _labelled(runs, others)
+    known = _baselines(baselines, [*runs, *(others or ())])
+    subject, other = _labelled(runs, others, known)
     text = render(
         title=title or subject.label,
         facts=_facts(subject),
@@ -72,13 +75,35 @@ def _check_certificate(certificate: Any, runs: Sequence[Result]) -> None:
         )
 
 
-def _labelled(runs: list[Result], others: list[Result] | None) -> tuple[Subject, Subject | None]:
-    """Both under names that differ."""
+def _baselines(given: Any, runs: Sequence[Result]) -> Baselines | None:
+    """Those that were given, or the first that a run knows."""
+    if given is None:
+        return next((known for run in runs if (known := run.baselines) is not None), None)
+    if not isinstance(given, Baselines) or len(given.names) != len(np.asarray(given.values)):
+        raise TypeError(f"report(baselines={given!r}): it needs what bl.baselines returns: a name for each value.")
+    return given
+
+
+def _labelled(
+    runs: list[Result], others: list[Result] | None, known: Baselines | None
+) -> tuple[Subject, Subject | None]:
+    """Both under names that differ, with the baselines of their tasks."""
     label = solver_title(runs[0])
+    subject = Subject(label, runs, _of_tasks(runs[0], known))
     if others is None:
-        return Subject(label, runs), None
+        return subject, None
     other = solver_title(others[0])
-    return Subject(label, runs), Subject(other if other != label else f"the other {other}", others)
+    label = other if other != label else f"the other {other}"
+    return subject, Subject(label, others, _of_tasks(others[0], known))
+
+
+def _of_tasks(run: Result, known: Baselines | None) -> Baselines | None:
+    """Baselines in the order of a run's tasks, by their names; None where not all of them are known."""
+    place = {} if known is None else {name: i for i, name in enumerate(known.names)}
+    names = tuple(map(str, run.y.names))
+    if known is None or not all(name in place for name in names):
+        return None
+    return Baselines(np.asarray(known.values, float)[[place[name] for name in names]], names=names)
 
 
 def _facts(subject: Subject) -> list[tuple[str, str]]:
@@ -86,6 +111,8 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
     bands = [
         (f"{name} {role} loss", getattr(subject, name)(role)) for role in subject.roles for name in ("worst", "mean")
     ]
+    if subject.baselines is not None:
+        bands += [(f"worst {role} regret", subject.worst_regret(role)) for role in subject.roles]
     facts = [(name, sentences.short(float(np.median(values)))) for name, values in bands]
     return [*facts, ("tasks", f"{len(subject.names):,}"), *([("runs", str(len(subject.runs)))] * subject.is_several)]
 
@@ -102,6 +129,10 @@ def _charts(subject: Subject, other: Subject | None) -> dict[str, list[Chart]]:
     over_run = [
         lines(frames.losses(both), "Worst and mean loss", f"The losses of the tasks along the run.{said}", "loss")
     ]
+    regrets = frames.regrets(both)
+    if regrets is not None:
+        words = f"The largest of what losses exceed the baselines of their tasks by, along the run.{said}"
+        over_run.append(lines(regrets, "Worst regret", words, "regret"))
     measured = frames.metrics(both)
     if measured is not None:
         words = f"Means over the tasks along the run.{said}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
 from bilevel.report.subject import Subject, shortened
 from bilevel.report.tables import number
 from bilevel.results.result import Result
+from bilevel.weightings.baselines import WorstRegret
 
 EQUAL = 0.005  # a difference of less than this, relative, is none
 
@@ -20,21 +22,40 @@ def verdict(subject: Subject) -> str:
     worst, times = names.most_common(1)[0]
     loss, mean = subject.worst("validation"), subject.mean("validation")
     if not subject.is_several:
-        ended = f"{subject.label} {_ended(runs[0].status)} after {runs[0].steps:,} steps"
+        ended = f"{subject.label} {_ended(runs[0].status)} after {runs[0].steps:,} steps{_stands(runs[0])}"
         losses = f"with a validation loss of {short(loss[0])}; the mean is {short(mean[0])}"
-        return f"{ended}: the worst task is “{worst}” {losses}."
+        return f"{ended}: the worst task is “{worst}” {losses}.{_regret(subject)}"
     counts = Counter(run.status for run in runs)
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     spread = f"{short(np.median(loss))} (median; from {short(loss.min())} to {short(loss.max())})"
     return (
         f"{subject.label}, {len(runs)} runs ({statuses}): the worst validation loss is {spread}, "
-        f"in {times} of {len(runs)} runs that of “{worst}”; the mean is {short(np.median(mean))}."
+        f"in {times} of {len(runs)} runs that of “{worst}”; the mean is {short(np.median(mean))}.{_regret(subject)}"
     )
+
+
+def _regret(subject: Subject) -> str:
+    """The worst regret on validation rows and whose it is, as a further sentence; "" where baselines are not known."""
+    found = subject.worst_regrets("validation")
+    if not found:
+        return ""
+    task, times = Counter(shortened(worst.task, 60) for worst in found).most_common(1)[0]
+    whose = f"in {times} of {len(found)} runs that of “{task}”" if len(found) > 1 else f"that of “{task}”"
+    return f" The worst regret, a loss less what its task could reach, is {short(_median(found))}, {whose}."
+
+
+def _median(found: Sequence[WorstRegret]) -> float:
+    return float(np.median([worst.value for worst in found]))
 
 
 def _ended(status: str) -> str:
     """As a verb."""
     return {"interrupted": "was interrupted", "callback failed": "ended by a callback that failed"}.get(status, status)
+
+
+def _stands(run: Result) -> str:
+    """Whether its loss had stopped changing, unless how it ended says so."""
+    return "" if run.verdict in ("not known", run.status) else f" ({run.verdict})"
 
 
 def comparison(subject: Subject, against: Subject) -> list[str]:
@@ -47,9 +68,12 @@ def comparison(subject: Subject, against: Subject) -> list[str]:
             (name, float(np.median(getattr(subject, name)(role))), float(np.median(getattr(against, name)(role))))
             for name in ("worst", "mean")
         ]
+        pairs = [(f"{name} loss", own, other) for name, own, other in pairs]
+        own, other = subject.worst_regrets(role), against.worst_regrets(role)
+        if own and other:
+            pairs.append(("worst regret", _median(own), _median(other)))
         parts = [
-            f"the {name} loss is {_change(own, other)} ({short(own)} against {short(other)})"
-            for name, own, other in pairs
+            f"the {name} is {_change(own, other)} ({short(own)} against {short(other)})" for name, own, other in pairs
         ]
         said.append(f"Against {against.label}, on {role} rows: {'; '.join(parts)}.")
     return said
@@ -81,10 +105,9 @@ def findings(subject: Subject) -> list[str]:
 
 
 def _found(run: Result) -> list[str]:
-    """The findings of one run as sentences, whatever form a result has them in; divergences before them."""
-    found = run.findings() if callable(run.findings) else run.findings
+    """The findings of one run as sentences; divergences before them."""
     messages = [run.message] if run.message and run.status != "finished" else []
-    return [*(event.line for event in run.divergences), *messages, *map(str, found)]
+    return [*(event.line for event in run.divergences), *messages, *map(str, run.findings)]
 
 
 def differing_tasks(subject: Subject) -> str | None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from bilevel.results.plots.numbers import spread
 from bilevel.results.result import Result
+from bilevel.weightings.baselines import Baselines, WorstRegret
 
 # The rows that losses are measured on, in the order of the columns, and the attribute of an iterate that has them.
 ROLES = {"validation": "losses", "selection": "selection_losses", "test": "test_losses"}
@@ -42,6 +43,7 @@ class Subject:
 
     label: str
     runs: Sequence[Result]
+    baselines: Baselines | None = None  # of its tasks, where they are known
 
     @property
     def is_several(self) -> bool:
@@ -81,6 +83,23 @@ class Subject:
     def weights(self) -> Band:
         """The weight of every task."""
         return Band.over(np.stack([run.weights for run in self.alike]))
+
+    def regrets(self, role: str) -> Band:
+        """What every task's loss exceeds its baseline by."""
+        known = self.baselines
+        assert known is not None
+        return Band.over(np.stack([known.regrets(getattr(run.last, ROLES[role])) for run in self.alike]))
+
+    def worst_regrets(self, role: str, iterate: str = "last") -> list[WorstRegret]:
+        """The largest regret and whose it is, one a run; none where baselines are not known."""
+        known = self.baselines
+        if known is None:
+            return []
+        return [known.worst_regret(getattr(getattr(run, iterate), ROLES[role])) for run in self.alike]
+
+    def worst_regret(self, role: str, iterate: str = "last") -> np.ndarray:
+        """The largest regret, one number a run."""
+        return np.array([worst.value for worst in self.worst_regrets(role, iterate)])
 
     def worst(self, role: str) -> np.ndarray:
         """The largest loss, one number a run."""

@@ -58,6 +58,9 @@ def tasks(subject: Subject, against: Subject | None) -> Table:
         columns[role] = subject.losses(role)
         if against is not None and against.has(role):
             columns[f"{role}, {against.label}"] = matched(subject, against, role)
+    if subject.baselines is not None:
+        columns["baseline"] = Band.over(np.asarray(subject.baselines.values)[None])
+        columns |= {f"regret, {role}": subject.regrets(role) for role in subject.roles}
     columns["weight"] = subject.weights
     columns |= {f"{role}, best iterate": subject.losses(role, "best") for role in subject.roles}
     columns |= subject.metrics
@@ -112,11 +115,14 @@ def iterates(subject: Subject) -> Table:
     head, rows = ["iterate"], []
     for role in subject.roles:
         head += [f"worst, {role}", f"mean, {role}"]
+    with_regrets = [] if subject.baselines is None else subject.roles
+    head += [f"worst regret, {role}" for role in with_regrets]
     for name in ("last", "best", "random", "average"):
         own: list[Cell] = [name]
         for role in subject.roles:
             losses = [np.asarray(getattr(getattr(run, name), ROLES[role]), float) for run in subject.runs]
             own += [float(np.median([of(one) for one in losses])) for of in (np.max, np.mean)]
+        own += [float(np.median(subject.worst_regret(role, name))) for role in with_regrets]
         rows.append([*own, _worst_tasks(subject, name)])
     several = f" Medians of {len(subject.runs)} runs." if subject.is_several else ""
     return Table(f"The iterates that a result keeps.{several}", [*head, "worst task"], rows)
@@ -133,7 +139,7 @@ def certificate(given: Certificate) -> Table:
     rows: list[list[Cell]] = [
         ["x", given.x_gap, f"‖x̂ − x‖², how far x is from its proximal point; rho = {given.rho:.3g}"],
         ["y", given.y_gap, f"max ‖yᵢ − yᵢ*‖², how far y is from solving its task; task {given.worst_task}"],
-        ["weights", given.weights_gap, "the worst loss less the weighted one, with every y solved for"],
+        ["weights", given.weights_gap, f"the worst {given.compares} less the weighted one, with every y solved for"],
         ["residual", given.residual, "‖x − proj(x − ∇F)‖, the projected gradient"],
     ]
     return Table("Gaps of the certified point; all are zero at a solution.", ["gap", "value", "what it is"], rows)

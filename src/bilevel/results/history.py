@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,8 +19,10 @@ class History(Mapping[str, np.ndarray]):
     likewise `selection`.
     `len(history)` is the number of columns; `history.evaluations` is the number of rows.
 
-    Losses are on all the data of each task. Rates and `direction_norm` (root mean square since the last evaluation) are
-    what the steps used; they are NaN at the start.
+    Losses are on all the data of each task. A run whose steps see a few of more than 1,024 tasks (`sampling=`) has
+    columns for 512 of them, drawn once, and the largest loss among these and the 512 heaviest of each evaluation. Rates
+    and `direction_norm` (root mean square since the last evaluation) are what the steps used; they are NaN at the
+    start.
     """
 
     step: np.ndarray
@@ -37,14 +39,20 @@ class History(Mapping[str, np.ndarray]):
     weights_swing: np.ndarray  # the largest range that one weight took since the last evaluation
     metrics: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)  # (evaluations, tasks) each, by name
 
+    _: dataclasses.KW_ONLY
+    # Where steps see a few of very many tasks, the columns are those of some of them; None otherwise.
+    tasks: np.ndarray | None = None  # (evaluations, columns): their numbers, the same in all rows
+    largest: np.ndarray | None = None  # the largest validation loss among these and the tasks of the largest weights
+    largest_task: np.ndarray | None = None  # the number of the task that has it
+
     @property
     def worst(self) -> np.ndarray:
-        """The largest validation loss at each evaluation."""
-        return self.validation.max(axis=1)
+        """The largest validation loss at each evaluation, of those that were evaluated."""
+        return self.validation.max(axis=1) if self.largest is None else self.largest
 
     @property
     def mean(self) -> np.ndarray:
-        """The mean validation loss at each evaluation."""
+        """The mean validation loss at each evaluation, of the tasks that have columns."""
         return mean(self.validation, axis=1)
 
     @property
@@ -81,3 +89,8 @@ class History(Mapping[str, np.ndarray]):
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(History) if field.name != "metrics")
+
+
+def column_names(history: History, names: Sequence[str]) -> list[str]:
+    """The names of the tasks that have columns."""
+    return list(names) if history.tasks is None else [names[int(i)] for i in history.tasks[0]]

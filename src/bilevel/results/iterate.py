@@ -10,6 +10,7 @@ import numpy as np
 
 from bilevel._core.averages import mean
 from bilevel.problem.task_names import TaskValues
+from bilevel.weightings.baselines import Baselines, WorstRegret
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,6 +39,11 @@ class Iterate:
     def worst_task(self) -> str:
         """The name of the task with the largest validation loss."""
         return self.y.names[int(np.argmax(self.losses))]
+
+    def worst_regrets(self, baselines: Baselines) -> dict[str, WorstRegret]:
+        """The largest of what losses exceed the baselines by, and whose it is, on each kind of rows that there are."""
+        losses = {"validation": self.losses, "selection": self.selection_losses, "test": self.test_losses}
+        return {rows: baselines.worst_regret(own) for rows, own in losses.items() if own is not None}
 
     @property
     def selection_worst(self) -> float | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bilevel.diagnostics.certificate import Certificate
     from bilevel.results.result import Result
+    from bilevel.weightings.baselines import Baselines
 
 
 class Reportable:
@@ -21,6 +22,7 @@ class Reportable:
         against: Result | Sequence[Result] | None = None,
         certificate: Certificate | None = None,
         title: str | None = None,
+        baselines: Baselines | None = None,
     ) -> None:
         """Writes one HTML page that opens offline; it needs the extra `report`.
 
@@ -33,7 +35,9 @@ class Reportable:
             against: a result of the same tasks to compare with, or several: min-avg runs, say.
             certificate: what `bl.certify` measured of this result.
             title: of the page; None = the solver's name.
+            baselines: what each task could reach, as `bl.baselines` measures it: the page then has worst regrets beside
+                worst losses. None = those of the first of the runs whose weighting has some (`Regret`, `Ratio`).
         """
         from bilevel.report import page
 
-        page.write(self, path, against=against, certificate=certificate, title=title)
+        page.write(self, path, against=against, certificate=certificate, title=title, baselines=baselines)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bilevel._core.averages import mean
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.task_names import TaskValues
 from bilevel.results import findings, summary
 from bilevel.results.divergences import Divergence
-from bilevel.results.history import History
+from bilevel.results.findings import convergence
+from bilevel.results.findings.finding import Finding
+from bilevel.results.history import History, column_names
 from bilevel.results.iterate import Iterate
 from bilevel.results.reportable import Reportable
+from bilevel.weightings.base import Weighting
+from bilevel.weightings.baselines import Baselines
 
 if TYPE_CHECKING:
     import pandas
@@ -26,8 +30,17 @@ class Stored(NamedTuple):
     """What a file says of the parts of a run that it does not hold, its solver and its problem."""
 
     objective: str | None
-    findings: tuple[str, ...] | None  # None: the file is of a version that did not keep them
+    findings: tuple[Finding, ...] | None  # None: the file is of a version that did not keep them
     fits_validation: bool = False  # whether x was fitted to validation rows, as far as the file says
+    verdict: str | None = None  # None: likewise not kept
+    baselines: np.ndarray | None = None  # that the weighting knew
+
+    @classmethod
+    def of(cls, result: Result) -> Stored:
+        """What remains of a result that is to do without its solver and its problem."""
+        known = result.baselines
+        values = None if known is None else np.asarray(known.values)
+        return cls(result.objective, result.findings, result.fits_validation, result.verdict, values)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -131,6 +144,18 @@ class Result(Reportable):
         return None if weighting is None else type(weighting).__name__
 
     @property
+    def baselines(self) -> Baselines | None:
+        """What each task could reach, as the solver's weighting has it (`Regret`, `Ratio`); None where it has none.
+
+        `result.baselines.regrets(result.test_losses)` are the regrets on test rows.
+        """
+        names, weighting = self.y.names, getattr(self.solver, "weighting", None)
+        found = weighting.known_baselines(len(names)) if isinstance(weighting, Weighting) else None
+        if found is None and self.stored is not None:
+            found = self.stored.baselines
+        return None if found is None else Baselines(found, names=tuple(map(str, names)))
+
+    @property
     def fits_validation(self) -> bool:
         """Whether x was fitted to the validation rows, so that their losses say little about other rows."""
         if self.problem is not None:
@@ -139,40 +164,31 @@ class Result(Reportable):
 
     def summary(self) -> str:
         """The result in a few lines of text, findings included; it computes nothing that takes time."""
-        solver = self.solver
-        name = solver.partition("(")[0].split(".")[-1] if isinstance(solver, str) else type(solver).__name__
-        title = name if self.objective is None else f"{name} ({self.objective})"
-        lines = [
-            f"{title}: {self.status} after {self.steps} steps, {self._times()}. {self.message}".rstrip(),
-            *(event.line for event in self.divergences if event.factor is not None),  # the message tells of the last
-            *summary.iterates(self),
-            summary.chosen_by(self),
-        ]
-        largest = np.argsort(-self.weights, kind="stable")[:5]
-        weights = ", ".join(f"{self.y.names[int(i)]} {self.weights[i]:.3f}" for i in largest)
-        lines.append(f"largest weights: {weights}")
-        lines.extend(self._measured(name, own) for name, own in self.last.metrics.items())
-        lines.extend(f"- {sentence}" for sentence in self.findings())
-        return "\n".join(lines)
+        return summary.text(self)
 
-    def _measured(self, name: str, own: np.ndarray) -> str:
-        low, high = int(np.argmin(own)), int(np.argmax(own))
-        ends = f"from {own[low]:.5g} ({self.y.names[low]}) to {own[high]:.5g} ({self.y.names[high]})"
-        return f"{name}: mean {mean(own):.5g}, {ends}"
+    @functools.cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the history and the iterates show that should be known, each with a remedy in its sentence.
 
-    def _times(self) -> str:
-        compiling = f", of which {self.compile_seconds:.1f} s compiling" if self.compile_seconds >= 0.05 else ""
-        return f"{self.seconds:.1f} s{compiling}"
-
-    def findings(self) -> list[str]:
-        """What the history and the iterates show that should be known, each with a remedy.
-
-        Cycling weights, forgotten tasks, a loss that rose, a noisy end. It computes nothing on the problem;
-        `bl.check_result` also solves the lower problems further, and says whether y lags behind x.
+        Overfitting, a loss that was still falling or rose, a noisy end, weights that cycle or are not those of a
+        solution, an x or losses that do not move. `finding.kind` says which, `finding.numbers` what it rests on, and
+        `str(finding)` is the sentence. It computes nothing on the problem; `bl.check_result` also solves the lower
+        problems further, and says whether y lags behind x.
         """
         if self.stored is not None and self.stored.findings is not None:
-            return list(self.stored.findings)
-        return findings.from_history(self)
+            return self.stored.findings
+        return findings.found(self)
+
+    @property
+    def verdict(self) -> str:
+        """How the run stands: "settled", "still falling", "still moving", "noisy", "rising", "cycling", "overfitting",
+        "weights not settled", "x did not move", "nothing moved", "diverged", or "not known" of few evaluations.
+
+        `status` says why a run ended; this says whether its loss had stopped changing.
+        """  # noqa: D205
+        if self.stored is not None and self.stored.verdict is not None:
+            return self.stored.verdict
+        return convergence.verdict(self, self.findings)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the result to one file, which `bilevel.load` reads: all of it but the problem and its functions.
@@ -196,11 +212,12 @@ class Result(Reportable):
         except ImportError as error:
             raise ImportError("to_dataframe needs pandas: pip install 'bilevel[pandas]'") from error
 
-        history, tasks = self.history, len(self.y)
+        history, names = self.history, column_names(self.history, self.y.names)
+        tasks = len(names)
         columns = {
             "step": np.repeat(history.step, tasks),
             "seconds": np.repeat(history.seconds, tasks),
-            "task": list(self.y.names) * history.evaluations,
+            "task": names * history.evaluations,
             **{
                 role: np.asarray(history[role], float).ravel()
                 for role in ("validation", "selection", "test")

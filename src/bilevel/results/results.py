@@ -75,16 +75,31 @@ class Results(Sequence[Result], Reportable):
 
     def summary(self) -> str:
         """The runs in a few lines of text: mean and standard deviation over the runs."""
-        counts = Counter(result.status for result in self)
-        statuses = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-        lines = [f"{len(self)} runs ({statuses})"]
+        statuses = _counted(result.status for result in self)
+        lines = [f"{len(self)} runs ({statuses}; {_counted(result.verdict for result in self)})"]
         names = ("worst", "mean", "selection_worst", "selection_mean", "test_worst", "test_mean")
         found = {name.replace("_", " "): getattr(self, name) for name in names}
         found = {name: values for name, values in found.items() if np.all(np.isfinite(values))}
         width = max([12, *(len(name) + 1 for name in found)])
         for name, values in found.items():
             lines.append(f"{name:<{width}}{values.mean():>10.5g} ± {values.std(ddof=len(self) > 1):.2g}")
+        lines += self._regrets()
+        kinds = Counter(finding.kind for result in self for finding in result.findings)
+        if kinds:
+            lines.append(f"found: {_counted(kinds.elements())}")
         return "\n".join(lines)
+
+    def _regrets(self) -> list[str]:
+        """The worst regrets on each kind of rows, and whose they are most often; none where baselines are not known."""
+        found = [r.last.worst_regrets(known) for r in self if (known := r.baselines) is not None]
+        lines = []
+        for rows in found[0] if len(found) == len(self) > 0 else ():
+            own = [one[rows] for one in found if rows in one]
+            values = np.array([worst.value for worst in own])
+            task, times = Counter(worst.task for worst in own).most_common(1)[0]
+            spread = f"{values.mean():.5g} ± {values.std(ddof=len(own) > 1):.2g}"
+            lines.append(f"worst {rows} regret {spread}, in {times} of {len(own)} runs that of {task}")
+        return lines
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes all runs to one file, which `Results.load` reads: all but the problem and its functions.
@@ -133,3 +148,8 @@ class Results(Sequence[Result], Reportable):
 
     def __repr__(self) -> str:
         return f"Results({len(self)} runs)"
+
+
+def _counted(words: Iterable[str]) -> str:
+    """How often there is which, in words: 3 finished, 1 diverged."""
+    return ", ".join(f"{count} {word}" for word, count in sorted(Counter(words).items()))

@@ -7,6 +7,7 @@ history. In a file of several results the names begin with a number, `0/last/x/.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -37,23 +38,23 @@ SEVERAL = Kind("bilevel.results", reader="Results.load", writer="Results.save", 
 def save(result: Result, path: FilePath) -> None:
     """Writes a `Result`; see `Result.save`."""
     target = _target(path)
-    document, arrays = _described(result)
-    _write(target, array_files.encode(KIND, {"made with": _versions(), **document}, arrays))
+    document, arrays = described(result)
+    _write(target, array_files.encode(KIND, {"made with": versions(), **document}, arrays))
 
 
 def save_all(results: Sequence[Result], path: FilePath) -> None:
     """Writes several; see `Results.save`."""
     target = _target(path)
-    described = [_described(result) for result in results]
-    arrays = {f"{i}/{name}": array for i, (_, own) in enumerate(described) for name, array in own.items()}
-    document = {"made with": _versions(), "results": [own for own, _ in described]}
+    parts = [described(result) for result in results]
+    arrays = {f"{i}/{name}": array for i, (_, own) in enumerate(parts) for name, array in own.items()}
+    document = {"made with": versions(), "results": [own for own, _ in parts]}
     _write(target, array_files.encode(SEVERAL, document, arrays))
 
 
 def read(path: FilePath, x: Any = None, y: Any = None) -> Result:
     """A saved `Result`; see `bilevel.load`."""
     document, arrays = array_files.read(path, KIND)
-    return _restored(document, arrays, f"load({str(path)!r})", x, y)
+    return restored(document, arrays, f"load({str(path)!r})", x, y)
 
 
 def read_all(path: FilePath, x: Any = None, y: Any = None) -> list[Result]:
@@ -65,7 +66,7 @@ def read_all(path: FilePath, x: Any = None, y: Any = None) -> list[Result]:
         number, _, rest = name.partition("/")
         own.setdefault(number, {})[rest] = array
     documented = documents.Fields(whole, where).items("results")
-    return [_restored(d, own.get(str(i), {}), f"{where}: result {i}", x, y) for i, d in enumerate(documented)]
+    return [restored(d, own.get(str(i), {}), f"{where}: result {i}", x, y) for i, d in enumerate(documented)]
 
 
 def _target(path: FilePath) -> Path:
@@ -93,7 +94,7 @@ def _write(path: Path, content: bytes) -> None:
 # ------------------------------------------------------------------ a result
 
 
-def _described(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
+def described(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
     """A document and arrays."""
     y = result.y
     document: dict[str, Any] = {
@@ -105,12 +106,15 @@ def _described(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
         "x": pytree_json.describe(result.x),
         "y": [pytree_json.describe(stacked) for stacked in y.stacked],
         "objective": result.objective,
-        "findings": result.findings(),
+        "findings": [dataclasses.asdict(finding) for finding in result.findings],
+        "verdict": result.verdict,
         "fits_validation": result.fits_validation,
         "metrics": list(result.history.metrics),
     }
     arrays: dict[str, Any] = {f"history/{name}": result.history[name] for name in COLUMNS if name in result.history}
     arrays |= {f"history/metrics/{name}": own for name, own in result.history.metrics.items()}
+    if result.baselines is not None:
+        arrays["baselines"] = np.asarray(result.baselines.values)
     for name in ITERATES:
         iterate = getattr(result, name)
         arrays |= pytree_json.leaves(document["x"], iterate.x, f"{name}/x")
@@ -122,7 +126,7 @@ def _described(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
     return document, arrays
 
 
-def _restored(document: Any, arrays: Arrays, where: str, x: Any, y: Any) -> Result:
+def restored(document: Any, arrays: Arrays, where: str, x: Any, y: Any) -> Result:
     """What was described, once all of it has been looked at."""
     fields = documents.Fields(document, where)
     facts = stored_result.facts(fields)
@@ -155,7 +159,7 @@ def _restored(document: Any, arrays: Arrays, where: str, x: Any, y: Any) -> Resu
     return Result(
         problem=None,
         history=History(**columns),
-        stored=facts.stored,
+        stored=facts.stored._replace(baselines=arrays.get("baselines")),
         **{name: iterate(name) for name in ITERATES},
         **facts.fields,
     )
@@ -172,7 +176,7 @@ def _example_per_group(y: Any, names: Names, groups: list[list[int]]) -> list[An
     return [examples[0] for examples in found]
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     """What a run depends on besides its inputs."""
     import bilevel
 

@@ -11,17 +11,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevel._core import documents
+from bilevel._core import documents, values
 from bilevel._core.array_files import Arrays
 from bilevel.results import pytree_json
 from bilevel.results.divergences import Divergence
+from bilevel.results.findings.finding import Finding
 from bilevel.results.history import COLUMNS
 from bilevel.results.result import Stored
 
 ITERATES = ("last", "best", "random", "average")
 FACTS = ("status", "message", "steps", "seconds", "seed", "compile_seconds", "best_by")  # what JSON holds as it is
 HELD_OUT = ("selection", "test")  # columns that a history may do without
-PER_TASK = ("validation", *HELD_OUT, "weights", "lower_rate")  # the columns that have one number a task
+PER_TASK = ("validation", *HELD_OUT, "weights", "lower_rate", "tasks")  # the columns that have one number a task
+OF_A_PART = ("tasks", "largest", "largest_task")  # only where the columns are those of some tasks
 BEST_BY = ("selection", "validation", "last")
 
 
@@ -68,6 +70,22 @@ def _divergence(event: Any, where: str) -> Divergence:
     )
 
 
+def _finding(told: Any, where: str) -> Finding:
+    """One finding; files of before have its sentence only."""
+    if documents.is_text(told):
+        return Finding("unknown", told)
+    fields = documents.Fields(told, f"{where}: a finding")
+    numbers = fields.take("numbers", _are_numbers, "a JSON object of numbers and texts")
+    return Finding(fields.text("kind"), fields.text("text"), numbers)
+
+
+def _are_numbers(numbers: Any) -> bool:
+    if not isinstance(numbers, dict):
+        return False
+    is_number = lambda value: not isinstance(value, bool) and values.is_number(value)  # noqa: E731
+    return all(documents.is_text(name) and (documents.is_text(v) or is_number(v)) for name, v in numbers.items())
+
+
 def _is_name(name: Any) -> bool:
     return documents.is_text(name) or documents.is_whole(name)
 
@@ -78,7 +96,10 @@ def _stored(document: documents.Fields, solver: str) -> Stored:
         "fits_validation", lambda value: isinstance(value, bool), "true or false"
     )
     if "objective" in document:
-        return Stored(document.text_or_none("objective"), tuple(document.texts("findings")), fits)
+        objective = document.text_or_none("objective")
+        found = tuple(_finding(own, document.where) for own in document.items("findings"))
+        verdict = document.text("verdict") if "verdict" in document else None
+        return Stored(objective, found, fits, verdict)
     weighting = re.search(r"\bweighting=(\w+)\(", solver)
     return Stored(weighting[1] if weighting else None, findings=None)
 
@@ -114,6 +135,8 @@ def check_arrays(document: documents.Fields, arrays: Arrays, facts: Facts) -> No
             for name in ITERATES:
                 check.like(f"{name}/{field}{path}", first.shape, first.dtype)
     _check_numbers(check, len(facts.tasks), facts.metrics)
+    if "baselines" in arrays:
+        check.like("baselines", (len(facts.tasks),))
 
 
 def _check_numbers(check: _Check, tasks: int, metrics: tuple[str, ...]) -> None:
@@ -130,11 +153,14 @@ def _check_numbers(check: _Check, tasks: int, metrics: tuple[str, ...]) -> None:
     rows = check.array("history/step").shape[:1]
     if rows in ((), (0,)):
         raise check.wrong("history/step", "at least one evaluation")
+    part = "history/tasks" in check.arrays
+    columns = check.arrays["history/tasks"].shape[-1] if part and check.arrays["history/tasks"].ndim else tasks
     for metric in metrics:
-        check.like(f"history/metrics/{metric}", (*rows, tasks))
+        check.like(f"history/metrics/{metric}", (*rows, columns))
+    missing += [] if part else OF_A_PART
     for column in COLUMNS:
         if column not in missing:
-            check.like(f"history/{column}", (*rows, tasks) if column in PER_TASK else rows)
+            check.like(f"history/{column}", (*rows, columns) if column in PER_TASK else rows)
 
 
 class _Check:

@@ -1,14 +1,51 @@
-"""The iterates of a result as a table of text, and what the best of them was chosen by."""
+"""A result in a few lines of text: its iterates as a table, what the best was chosen by, what was found."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bilevel._core.averages import mean
 
 if TYPE_CHECKING:
     from bilevel.results.iterate import Iterate
     from bilevel.results.result import Result
 
 HELD_OUT = ("selection", "test")
+KEPT = ("last", "best")  # the iterates whose regrets are shown
+
+
+def text(result: Result) -> str:
+    """The whole of it."""
+    solver = result.solver
+    name = solver.partition("(")[0].split(".")[-1] if isinstance(solver, str) else type(solver).__name__
+    title = name if result.objective is None else f"{name} ({result.objective})"
+    lines = [
+        f"{title}: {result.status} after {result.steps} steps, {_times(result)}. {result.message}".rstrip(),
+        *(event.line for event in result.divergences if event.factor is not None),  # the message tells of the last
+        *iterates(result),
+        *regrets(result),
+        chosen_by(result),
+        verdict(result),
+    ]
+    largest = np.argsort(-result.weights, kind="stable")[:5]
+    weights = ", ".join(f"{result.y.names[int(i)]} {result.weights[i]:.3f}" for i in largest)
+    lines.append(f"largest weights: {weights}")
+    lines.extend(_measured(result, name, own) for name, own in result.last.metrics.items())
+    lines.extend(f"- {finding}" for finding in result.findings)
+    return "\n".join(lines)
+
+
+def _times(result: Result) -> str:
+    compiling = f", of which {result.compile_seconds:.1f} s compiling" if result.compile_seconds >= 0.05 else ""
+    return f"{result.seconds:.1f} s{compiling}"
+
+
+def _measured(result: Result, name: str, own: np.ndarray) -> str:
+    low, high = int(np.argmin(own)), int(np.argmax(own))
+    ends = f"from {own[low]:.5g} ({result.y.names[low]}) to {own[high]:.5g} ({result.y.names[high]})"
+    return f"{name}: mean {mean(own):.5g}, {ends}"
 
 
 def iterates(result: Result) -> list[str]:
@@ -38,6 +75,32 @@ def _width(role: str) -> int:
 def _worst_tasks(iterate: Iterate) -> list[str]:
     tested = [] if iterate.test_worst_task is None else [iterate.test_worst_task]
     return [str(name) for name in (iterate.worst_task, *tested)]
+
+
+def regrets(result: Result) -> list[str]:
+    """A line for the last and one for the best iterate: the worst regret on each kind of rows, and whose it is."""
+    known = result.baselines
+    if known is None:
+        return []
+    lines = []
+    for name in KEPT:
+        worst = getattr(result, name).worst_regrets(known)
+        told = "; ".join(f"{role} {own.value:.5g} ({own.task})" for role, own in worst.items())
+        lines.append(f"worst regret, {name}: {told}")
+    return lines
+
+
+def verdict(result: Result) -> str:
+    """A line on whether the loss had stopped changing."""
+    return f"verdict: {result.verdict}" + _AND_SO.get(result.verdict, "")
+
+
+_AND_SO = {
+    "settled": " (the loss has stopped changing; bl.certify measures how near a solution that is)",
+    "noisy": " (the loss goes up and down)",
+    "still moving": " (the loss had not settled when the run ended: more steps, or smaller rates, would tell)",
+    "not known": " (of too few evaluations, or of losses that do not say which iterate is better)",
+}
 
 
 def chosen_by(result: Result) -> str:

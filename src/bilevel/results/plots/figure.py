@@ -13,11 +13,15 @@ from bilevel._core.averages import mean
 from bilevel.results.plots.entries import Entry, Plottable, RunLike, plain_text, read_entries
 from bilevel.results.plots.legends import add_legend, band_handle, band_name, comparison_key, in_columns
 from bilevel.results.plots.panels import Line, draw_lines, draw_tasks, draw_weights
+from bilevel.results.plots.regrets import baselines_of, draw_regrets, of_same_tasks
 from bilevel.results.plots.style import COLOURS, DPI, STYLE, TITLE_LENGTH, TITLE_SIZE
 
 if TYPE_CHECKING:
+    from jax.typing import ArrayLike
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from bilevel.weightings.baselines import Baselines
 
 SUFFIXES = (".png", ".pdf", ".svg")
 # No dates: the same results give the same file.
@@ -29,12 +33,15 @@ def plot(
     path: str | os.PathLike[str] | None = None,
     labels: str | Sequence[str] | None = None,
     title: str | None = None,
+    *,
+    baselines: Baselines | ArrayLike | None = None,
 ) -> Figure:
     """Draws one result, or compares several.
 
     One result: worst and mean validation loss over the steps (worst selection loss dotted, worst test loss dashed), the
     tasks' weights (the heaviest in colour), the means of metrics where there are any, and every task's final loss.
-    Several: the worst loss, the mean loss and the tasks' final losses of all. Of runs with several seeds the median is
+    Several: the worst loss, the mean loss and the tasks' final losses of all. Where baselines are known, the worst
+    regret too: the largest of what the tasks' losses exceed them by. Of runs with several seeds the median is
     drawn, and a band from the 10 % to the 90 % quantile; a run that ended early counts with its last value. Where the
     runs' tasks differ, or there are very many, tasks are shown by rank instead of name. An axis is logarithmic where
     its losses are positive and span more than a factor of ten.
@@ -44,6 +51,8 @@ def plot(
         path: where to save the figure, as .png, .pdf or .svg; None = nowhere.
         labels: names for the results, in their order; None = the keys of a dict, else the solvers' names.
         title: of the figure; None = the label of a single result, otherwise none.
+        baselines: what each task could reach, as `bl.baselines` measures it, or one number per task; None = those of
+            the first result whose weighting has some (`Regret`, `Ratio`).
 
     Returns:
         A matplotlib figure that pyplot does not manage: `figure.axes` to change it, `figure.savefig(...)` to save it.
@@ -55,12 +64,13 @@ def plot(
     ['losses', 'weights', 'tasks']
     """
     entries = read_entries(results, labels)
+    known = baselines_of(entries, baselines)
     if path is not None:
         check_path(path)
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
-        figure = _draw(entries, title)
+        figure = _draw(entries, title, known)
         if path is not None:
             suffix = Path(path).suffix.lower()
             figure.savefig(path, format=suffix[1:], metadata=METADATA[suffix])
@@ -82,8 +92,8 @@ def check_path(path: str | os.PathLike[str], argument: str = "plot(path={!r})") 
         raise PermissionError(f"{where}: there is no permission to write it.")
 
 
-def _draw(entries: list[Entry], title: str | None) -> Figure:
-    """The figure: two panels over the steps, one above the other, and the tasks to their right."""
+def _draw(entries: list[Entry], title: str | None, known: Baselines | None) -> Figure:
+    """The figure: two panels over the steps or more, one above the other, and the tasks to their right."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -92,7 +102,12 @@ def _draw(entries: list[Entry], title: str | None) -> Figure:
     figure = Figure(figsize=(6.0, 3.8) if alone else (10.0, 6.0), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     measured = single and any(getattr(run.history, "metrics", {}) for run in entries[0].runs)
-    panels = _panels(figure, ["losses", "weights", *["metrics"] * measured] if single else ["worst", "mean"], alone)
+    with_regrets = [] if alone else of_same_tasks(entries, known)
+    names = ["losses", "weights"] if single else ["worst", "mean"]
+    names += ["regrets"] * bool(with_regrets) + ["metrics"] * measured
+    panels = _panels(figure, names, alone)
+    if with_regrets and known is not None:
+        draw_regrets(panels["regrets"], with_regrets, known, single)
     if single:
         _one(panels, entries[0])
         count = len(entries[0].runs)
@@ -107,12 +122,12 @@ def _draw(entries: list[Entry], title: str | None) -> Figure:
     return figure
 
 
-def _panels(figure: Figure, names: list[str], alone: bool) -> list[Axes]:
+def _panels(figure: Figure, names: list[str], alone: bool) -> dict[str, Axes]:
     """Panels over the steps and one of tasks; for a single task, whose worst loss is its mean, only the first."""
     if alone:
-        panels = [figure.add_subplot(label=names[0])]
-        panels[0].set_xlabel("step")
-        return panels
+        panel = figure.add_subplot(label=names[0])
+        panel.set_xlabel("step")
+        return {names[0]: panel}
     left, right = figure.add_gridspec(1, 2, width_ratios=(1.15, 1))
     panels: list[Axes] = []
     places = left.subgridspec(len(names), 1)
@@ -120,12 +135,12 @@ def _panels(figure: Figure, names: list[str], alone: bool) -> list[Axes]:
         panels.append(figure.add_subplot(places[k], label=name, sharex=panels[0] if panels else None))
         panels[-1].tick_params(labelbottom=len(panels) == len(names))
     panels[-1].set_xlabel("step")
-    return [*panels, figure.add_subplot(right, label="tasks")]
+    return dict(zip([*names, "tasks"], [*panels, figure.add_subplot(right, label="tasks")], strict=True))
 
 
-def _one(panels: list[Axes], entry: Entry) -> None:
+def _one(panels: dict[str, Axes], entry: Entry) -> None:
     """One result: its losses, weights and tasks."""
-    losses, alone = panels[0], len(panels) == 1
+    losses, alone = panels["losses"], len(panels) == 1
     lines = [Line("validation" if alone else "worst", entry.runs, _worst, COLOURS[0])]
     if not alone:
         lines += [Line("mean", entry.runs, _mean, COLOURS[1])]
@@ -137,11 +152,11 @@ def _one(panels: list[Axes], entry: Entry) -> None:
         handles, names = [*handles, band_handle()], [*names, band_name([entry])]
     add_legend(losses, handles, names, 80 if alone else 58)
     if not alone:
-        draw_weights(panels[1], entry)
-        if len(panels) > 3:
-            _metrics(panels[2], entry)
-        handles = draw_tasks(panels[-1], [entry])
-        add_legend(panels[-1], handles, ["validation", "test"][: len(handles)])
+        draw_weights(panels["weights"], entry)
+        if "metrics" in panels:
+            _metrics(panels["metrics"], entry)
+        handles = draw_tasks(panels["tasks"], [entry])
+        add_legend(panels["tasks"], handles, ["validation", "test"][: len(handles)])
 
 
 def _metrics(axes: Axes, entry: Entry) -> None:
@@ -162,16 +177,16 @@ def _metrics(axes: Axes, entry: Entry) -> None:
     axes.set_ylabel("mean of the tasks")
 
 
-def _several(panels: list[Axes], entries: list[Entry]) -> None:
+def _several(panels: dict[str, Axes], entries: list[Entry]) -> None:
     """Several results: their worst losses, their mean losses, and their tasks."""
     lines = [Line(e.label, e.runs, _worst, e.colour, e.marker) for e in entries]
     others = [_held_out(f"{entry.label} ({rows})", entry, rows) for entry in entries for rows in entry.held_out]
-    draw_lines(panels[0], lines + others)
-    panels[0].set_ylabel(_loss_label(entries) if len(panels) == 1 else f"worst {_loss_label(entries)}")
+    draw_lines(panels["worst"], lines + others)
+    panels["worst"].set_ylabel(_loss_label(entries) if len(panels) == 1 else f"worst {_loss_label(entries)}")
     if len(panels) > 1:
-        draw_lines(panels[1], [line._replace(of=_mean) for line in lines])
-        panels[1].set_ylabel("mean validation loss")
-        draw_tasks(panels[2], entries)
+        draw_lines(panels["mean"], [line._replace(of=_mean) for line in lines])
+        panels["mean"].set_ylabel("mean validation loss")
+        draw_tasks(panels["tasks"], entries)
 
 
 def _loss_label(entries: list[Entry]) -> str:

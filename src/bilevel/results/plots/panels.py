@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bilevel.results.history import column_names
 from bilevel.results.plots.entries import Entry, short_names
 from bilevel.results.plots.legends import add_legend
 from bilevel.results.plots.numbers import log_limits, over_steps, padded, spread
@@ -96,10 +97,12 @@ def _one_line(axes: Axes, at: np.ndarray, values: np.ndarray) -> Line2D:
 
 def _heaviest(entry: Entry) -> tuple[list[str], list[np.ndarray]]:
     """The names of the tasks, heaviest first, and their places in every run; by rank where the runs' tasks differ."""
-    weights = [run.last.weights for run in entry.runs]
+    weights, tasks = [run.last.weights for run in entry.runs], entry.tasks
+    if any(getattr(run.history, "tasks", None) is not None for run in entry.runs):  # not all tasks have columns
+        weights = [run.history.weights[-1] for run in entry.runs]
+        tasks = [tuple(column_names(run.history, own)) for run, own in zip(entry.runs, tasks, strict=True)]
     if all(np.ptp(run.history.weights) < 1e-6 for run in entry.runs):
         return ["all tasks alike"], [np.zeros(1, int)] * len(weights)
-    tasks = entry.tasks
     if len(set(tasks)) == 1:
         order = np.argsort(-np.median(weights, axis=0), kind="stable")
         return [tasks[0][i] for i in order], [order] * len(weights)
