@@ -9,6 +9,7 @@ import bilevel as bl
 from bilevel._cost import catalogue
 from bilevel._cost.given_rates import GivenRates, with_rates
 from bilevel._cost.run_cost import WINDOW, RunCounter
+from every_solver import every
 from step_calls import before_the_first_step, expected, refreshes_of_spaba
 
 SHORT, LONG = 64, 4 * WINDOW + 5  # of the longer ones most windows are not counted one by one
@@ -28,11 +29,7 @@ def counter(name):
     return RunCounter(known.problem, solver, jnp.ones(catalogue.X_SIZE))
 
 
-@pytest.mark.parametrize(
-    ("name", "steps"),
-    [(name, SHORT) for name in BILEVEL] + [(name, LONG) for name in GROWING_OR_REFRESHED],
-)
-def test_a_run_of_every_solver_costs_what_its_updates_say(name, steps):
+def costs_what_its_updates_say(name, steps):
     cost = counter(name).count(steps)
     made = calls(cost.steps)
     refreshes = refreshes_of_spaba(made[2] / steps, steps) if name == "SPABA" else 0
@@ -42,6 +39,16 @@ def test_a_run_of_every_solver_costs_what_its_updates_say(name, steps):
     assert not any(cost.measuring)  # all rates are given
     assert cost.length == steps
     assert cost.rows[-1] == pytest.approx(sum(calls(cost.total)), rel=1e-12)  # tasks of one row
+
+
+@pytest.mark.parametrize("name", every(BILEVEL))
+def test_a_run_of_every_solver_costs_what_its_updates_say(name):
+    costs_what_its_updates_say(name, SHORT)
+
+
+@pytest.mark.parametrize("name", every(GROWING_OR_REFRESHED, quick=("BSA", "SPABA")))
+def test_a_longer_run_does_too_where_steps_grow_or_are_refreshed(name):
+    costs_what_its_updates_say(name, LONG)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -123,13 +130,13 @@ def test_measuring_is_counted():
 # ------------------------------------------------------------------ the longest run of a budget
 
 
-@pytest.mark.parametrize("name", ["SOBA", "BSA", "VRBO", "SPABA"])
-@pytest.mark.parametrize("budget", [700.0, 5000.0])
-def test_a_budget_buys_as_many_steps_as_fit(name, budget):
+@pytest.mark.parametrize("name", every(["SOBA", "BSA", "VRBO", "SPABA"], quick=("SOBA", "BSA")))
+def test_a_budget_buys_as_many_steps_as_fit(name):
     counting = counter(name)
-    found = counting.within(budget)
-    assert found.rows[-1] <= budget
-    assert counting.count(found.length + 1).rows[-1] > budget
+    for budget in (700.0, 5000.0):
+        found = counting.within(budget)
+        assert found.rows[-1] <= budget
+        assert counting.count(found.length + 1).rows[-1] > budget
 
 
 def test_measuring_is_part_of_the_budget():

@@ -363,7 +363,7 @@ def written(folder, seen):
     """A callback that waits until a state of the last five steps is written, and notes all states that it sees."""
 
     def wait(evaluation):
-        name, until = f"state-{evaluation['step'] - 5:012d}.safetensors", time.monotonic() + 60
+        name, until = f"state-{evaluation['step'] - 5:012d}.safetensors", time.monotonic() + 240
         while evaluation["step"] > 5 and max(states(folder), default="") < name and time.monotonic() < until:
             time.sleep(0.01)
         seen.update(states(folder))

@@ -153,7 +153,7 @@ def test_what_a_killed_process_had_finished_is_there(tmp_path, finished, moment,
             [os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__)), *sys.path]
         )
     }
-    ran = subprocess.run([sys.executable, "-c", KILLED, moment, str(tmp_path)], env=where, timeout=120, check=False)
+    ran = subprocess.run([sys.executable, "-c", KILLED, moment, str(tmp_path)], env=where, timeout=240, check=False)
     assert ran.returncode == -signal.SIGKILL
     records = RecordFiles(tmp_path)
     assert len(STAGE.missing(records, SEEDS)) == 4 - kept
@@ -271,16 +271,23 @@ def python_path():
     return os.environ | {"PYTHONPATH": os.pathsep.join([here, os.path.dirname(here), *sys.path])}
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, -2)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGKILL, -9),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, -2, marks=pytest.mark.slow),
+    ],
+)
 def test_a_study_goes_on_in_the_middle_of_its_runs(number, code, tmp_path):
     command = [sys.executable, "-c", ENDED, str(int(number)), str(tmp_path)]
-    ran = subprocess.run(command, env=python_path(), timeout=120, check=False, capture_output=True)
+    ran = subprocess.run(command, env=python_path(), timeout=240, check=False, capture_output=True)
     assert ran.returncode == code, ran.stderr
     records = RecordFiles(tmp_path)
     under_way = sorted(tmp_path.rglob("seed-*.unfinished/state-*"))
     assert under_way
     left = len(LONG.missing(records, SEEDS))
-    again = subprocess.run([sys.executable, "-c", AGAIN, str(tmp_path)], env=python_path(), timeout=120, check=False)
+    again = subprocess.run([sys.executable, "-c", AGAIN, str(tmp_path)], env=python_path(), timeout=240, check=False)
     assert again.returncode == 0
     assert left > 0
     assert LONG.missing(records, SEEDS) == []

@@ -13,6 +13,7 @@ from bilevel.divergence import SmallerRates, Stop
 from bilevel.hypergradients import Neumann, RandomNeumann
 from bilevel.testing import example_problems
 from bilevel.weightings import SimplexAscent
+from every_solver import every
 
 STEPS = 1500
 QUANTITIES = ("y", "loss", "direction", "x", "weights")
@@ -40,7 +41,7 @@ def finite(result):
     return all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((result.x, dict(result.y), result.weights)))
 
 
-@pytest.mark.parametrize("name", bl.solvers.__all__)
+@pytest.mark.parametrize("name", every(bl.solvers.__all__))
 def test_a_rate_too_large_is_told_with_step_task_and_quantity(name):
     [run] = runs(name, Stop(), [0])
     result = driver.run_one(run, Quiet())
@@ -54,7 +55,7 @@ def test_a_rate_too_large_is_told_with_step_task_and_quantity(name):
     assert finite(result)
 
 
-@pytest.mark.parametrize("name", bl.solvers.__all__)
+@pytest.mark.parametrize("name", every(bl.solvers.__all__))
 def test_smaller_rates_mend_it(name):
     [run] = runs(name, SmallerRates(1e-2), [0])
     result = driver.run_one(run, Quiet())

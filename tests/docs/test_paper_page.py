@@ -82,6 +82,7 @@ def test_the_text_has_no_results_of_its_own():
             assert not re.search(r"\d\.\d", section), title
 
 
+@pytest.mark.slow  # it draws them all
 def test_figures_show_the_variants_that_all_their_experiments_have(records):
     """The scripts with other settings have Letter with 16 pairs only: Figures 2b and 2c need more."""
     shown = {name: draw(figure, records, lambda e: e)[0].read_text() for name, figure in FIGURES.items()}

@@ -9,6 +9,7 @@ import bilevel as bl
 from bilevel.hypergradients import Neumann, RandomNeumann
 from bilevel.testing import check_solver
 from bilevel.weightings import SimplexAscent
+from every_solver import QUICK, every
 
 # What a kind of problem needs to be given.
 OPTIONS = {
@@ -18,13 +19,18 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", bl.solvers.__all__)
+@pytest.mark.parametrize("name", every(bl.solvers.__all__))
 def test_every_exported_solver_conforms(name):
     kind = getattr(bl, name)
     solver = kind(**OPTIONS[kind.problem_type])
     if isinstance(getattr(solver, "hypergradient", None), RandomNeumann):
         solver = solver.replace(hypergradient=Neumann(3))  # which draws nothing by a task's place
     check_solver(solver)
+
+
+def test_every_base_of_a_solver_is_that_of_one_in_the_usual_suite():
+    bases = {name: getattr(bl, name).__mro__[1] for name in bl.solvers.__all__}
+    assert {bases[name] for name in QUICK} == set(bases.values())
 
 
 @pytest.mark.parametrize("name", bl.solvers.__all__)

@@ -20,6 +20,7 @@ from bilevel.testing import check_solver
 from bilevel.testing.example_problems import Setting, make
 from bilevel.testing.solvers import CompiledRun
 from bilevel.trackers import Momentum
+from every_solver import every
 
 OPTIONS = {"upper_lr": 0.05, "lower_lr": 0.2, "weighting": bl.weightings.SimplexAscent(0.05)}
 BILEVEL = [name for name in bl.solvers.__all__ if getattr(bl, name).problem_type is bl.Problem]
@@ -28,10 +29,6 @@ SOLVERS = {name: getattr(bl, name)(**OPTIONS) for name in BILEVEL if name not in
 SOLVERS["MASOBA, per task"] = bl.MASOBA(**OPTIONS, tracker=Momentum(per_task=True))
 SOLVERS["MORBiT, Adam"] = bl.MORBiT(**OPTIONS, lower_rule=optax.adam)
 SOLVERS["MORBiT, multiplicative"] = bl.MORBiT(0.05, 0.2, weighting=bl.weightings.Exponentiated(0.1))
-
-
-QUICK = ("MORBiT", "Tandem", "F2SA")  # a step of one kind each; the others run with the slow tests
-EVERY = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in SOLVERS]
 
 
 def test_these_solvers_see_all_tasks_and_say_so():
@@ -43,7 +40,7 @@ def test_these_solvers_see_all_tasks_and_say_so():
             solver.check(problem)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", every(SOLVERS, quick=("MORBiT", "Tandem")))
 def test_drawing_all_tasks_is_seeing_all_tasks(name):
     """Two groups; to a few rounding errors, as c + (F - c) is F up to one."""
     example = make(Setting(), jnp.float64)
@@ -55,7 +52,10 @@ def test_drawing_all_tasks_is_seeing_all_tasks(name):
                 np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["MORBiT", "SOBA", "SABA", "F2SA", "MASOBA, per task", "MORBiT, Adam"])
+@pytest.mark.parametrize(
+    "name",
+    every(["MORBiT", "SOBA", "SABA", "F2SA", "MASOBA, per task", "MORBiT, Adam"], quick=("SABA", "MORBiT, Adam")),
+)
 def test_only_drawn_tasks_move(name):
     example = make(Setting(), jnp.float64)
     solver = SOLVERS[name].replace(sampling=bl.sampling.Uniform(3))
