@@ -16,6 +16,7 @@ from bilevel._core import module, pytrees
 from bilevel.constraints import Unconstrained
 from bilevel.constraints.base import Constraint
 from bilevel.problem.group import Group, UpperSample
+from bilevel.problem.on_devices import gathered
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.sources import Sample
 from bilevel.problem.stacking import Stacked, shapes_of
@@ -107,9 +108,8 @@ class BaseProblem(abc.ABC):
 
     def join(self, values: PerTask[Any]) -> Any:
         """One pytree, stacked in the order of the tasks."""
-        whole = values.groups[0]
-        if len(values) > 1:
-            whole = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *values)
+        own = [gathered(value, group.mesh) for value, group in zip(values, self.groups, strict=True)]
+        whole = own[0] if len(own) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *own)
         return whole if self.place is None else pytrees.index(whole, self.place)
 
     def split(self, ordered: Any) -> PerTask[Any]:
