@@ -4,8 +4,8 @@ The tasks of every group are cut into as many equal parts as there are devices: 
 all that belongs to them (y, its optimiser, v, tables). What is shared, x and the weights, is on every device, unless x
 came with a layout of its own. A step sends one sum over the devices: the direction of x, and the losses.
 
-Where the devices do not divide a group, the tasks that are left over, fewer than there are devices, are a group of their
-own that every device goes through. So there are no tasks that only fill up, and nothing has to know of them.
+Where the devices do not divide a group, the tasks that are left over, fewer than there are devices, are a group of
+their own that every device goes through. So there are no tasks that only fill up, and nothing has to know of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bilevel._core import values
 from bilevel._run.averaging import Variables
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.group import Group
-from bilevel.problem.on_devices import AXIS
+from bilevel.problem.on_devices import AXIS, Placement
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.task import ROLES
 from bilevel.solvers._base.state import State
@@ -146,10 +146,9 @@ class Layout:
         def node(value: Any) -> Any:
             if not isinstance(value, PerTask):
                 return value
-            own, merged = iter(value), []
-            for parts in self.stretches:
-                merged.append(jax.tree.map(lambda *rows: jnp.concatenate(rows), *(next(own) for _ in parts)))
-            return PerTask(tuple(merged))
+            own = iter(value)
+            groups = [[next(own) for _ in parts] for parts in self.stretches]
+            return PerTask(tuple(jax.tree.map(lambda *rows: jnp.concatenate(rows), *group) for group in groups))
 
         return jax.tree.map(node, fetched(tree), is_leaf=_is_per_task)
 
@@ -161,7 +160,7 @@ class Layout:
         held: dict[str, Any] = {role: getattr(group, role) for role in ROLES}
         held = {role: None if source is None else source.cut(start, stop, parts) for role, source in held.items()}
         own = dataclasses.replace(group, **held, ids=group.ids[start:stop], y=None)
-        return dataclasses.replace(self._put(own, _spec_of(part)), mesh=self.mesh if spread else None)
+        return dataclasses.replace(self._put(own, _spec_of(part)), on=Placement(self.mesh, spread))
 
     def _put(self, tree: Any, spec: Spec) -> Any:
         return jax.tree.map(lambda leaf: _put(leaf, NamedSharding(self.mesh, spec)), tree)
@@ -173,7 +172,7 @@ def _laid_out(layout: Layout, tree: Any) -> Any:
 
 
 def fetched(tree: Any) -> Any:
-    """The same in arrays that this process can read and JAX may move; what is spread over processes they all ask for."""
+    """The same in arrays that this process can read; what is spread over processes, all of them must ask for."""
     leaves, structure = jax.tree.flatten(tree)
     far = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array) and not _is_readable(leaf)]
     if far:

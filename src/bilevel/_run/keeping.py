@@ -175,7 +175,7 @@ class Keeper(Unkept):
 
 
 class Following(Unkept):
-    """Of a process that does not write: it hands its part to process 0, which does, and goes on from what that reads."""
+    """Of a process that does not write: it hands its part to process 0, and goes on from what that reads."""
 
     def __init__(self, run: Run):
         self._run = run

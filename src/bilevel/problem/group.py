@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import Mesh
 
 from bilevel._core.module import leaf, part
-from bilevel.problem.on_devices import each_task
+from bilevel.problem.on_devices import Placement, each_task
 from bilevel.problem.sources import Sample, Source
 
 Objective = Callable[[Any, Any, Any], jax.Array]  # of (x, y, batch)
@@ -60,7 +59,7 @@ class Group:
     y: Any = leaf(default=None)  # starting points, stacked, where the tasks have them
     lower_batch: int | None = None
     upper_batch: int | None = None
-    mesh: Mesh | None = None  # the devices that the tasks are spread over; None = they are where the arrays are
+    on: Placement | None = None  # the devices that the tasks are on; None = one
 
     @property
     def size(self) -> int:
@@ -91,12 +90,12 @@ class Group:
             return function(task, *arguments)
 
         axes = (self.train.axes, self.validation.axes, *(0 for _ in arguments))
-        return each_task(one, axes, self.size, self.mesh)(self.train, self.validation, *arguments)
+        return each_task(one, axes, self.size, self.on)(self.train, self.validation, *arguments)
 
     def chosen(self, index: jax.Array) -> Group:
         """Only the tasks at these places of the group, which may be traced; without starts and held-out rows."""
         sources = {"train": self.train.chosen(index), "validation": self.validation.chosen(index)}
-        return dataclasses.replace(self, **sources, selection=None, test=None, ids=self.ids[index], y=None, mesh=None)
+        return dataclasses.replace(self, **sources, selection=None, test=None, ids=self.ids[index], y=None, on=None)
 
     def chosen_whole(self, index: jax.Array) -> Group:
         """The same with their held-out rows, for an evaluation."""
@@ -122,4 +121,4 @@ class Group:
         def one(source: Source, y: Any) -> jax.Array:
             return source.average(lambda batch: objective(x, y, batch))
 
-        return each_task(one, (source.axes, 0), self.size, self.mesh)(source, y)
+        return each_task(one, (source.axes, 0), self.size, self.on)(source, y)
