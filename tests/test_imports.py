@@ -15,6 +15,7 @@ FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path i
 # A room may import those before it; rooms of one line are parts, which do not know each other.
 ROOMS = (
     ("_core",),
+    ("distributed",),
     ("constraints",),
     ("problem",),
     ("hypergradients", "weightings", "trackers", "rules"),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
     from bilevel import (
         constraints,
         datasets,
+        distributed,
         divergence,
         estimators,
         hypergradients,
@@ -98,6 +99,7 @@ _MODULE_OF |= dict.fromkeys(solvers.__all__, "bilevel.solvers")
 _SUBMODULES = {
     "constraints": "bilevel.constraints",
     "datasets": "bilevel.datasets",
+    "distributed": "bilevel.distributed",
     "divergence": "bilevel.divergence",
     "estimators": "bilevel.estimators",
     "hypergradients": "bilevel.hypergradients",
@@ -158,6 +160,7 @@ __all__ = [
     "cost",
     "cross_fit",
     "datasets",
+    "distributed",
     "divergence",
     "estimators",
     "hypergradients",

@@ -490,7 +490,7 @@ def test_keys_small_floats_and_weak_types_come_back_as_they_were(tmp_path):
 def test_a_state_comes_back_bit_for_bit(tmp_path):
     solve(checkpoint=tmp_path)
     content, run = bl_state(tmp_path), Run(NOISY, SOLVERS["MORBiT"], X, Y, 0, 60, 20)
-    again = state_files.take(state_files.restore(content, state_files.outline(run)))
+    again = state_files.take(run, state_files.restore(content, state_files.outline(run)))
     assert json.loads(json.dumps(again.document)) == {name: content.document[name] for name in again.document}
     assert again.arrays.keys() == content.arrays.keys()
     for name, array in content.arrays.items():

@@ -33,6 +33,8 @@ def run_all(
     if len(runs) == 1:
         return run_lanes(runs, [bar], halt, keepers)
     bars, keepers = bar.split(len(runs)), [Unkept() for _ in runs] if keepers is None else keepers
+    if runs[0].layout is not None:  # all devices are for one run at a time
+        return [_Lane(*lane).make(halt) for lane in zip(runs, bars, keepers, strict=True)]
     if jax.default_backend() != "cpu" and _differ_in_seed_only(runs):
         return run_lanes(runs, bars, halt, keepers)
     lanes = [_Lane(*lane) for lane in zip(runs, bars, keepers, strict=True)]

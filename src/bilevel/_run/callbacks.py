@@ -15,13 +15,17 @@ def call(run: Run, lane: Reached) -> Reached:
     """The same after the callback has seen its last evaluation: at its end where that asked for it, or raised."""
     if run.callback is None:
         return lane
+    evaluation, failed, stops = recording.as_dict(run, lane), "", False
     try:
-        stops = bool(run.callback(recording.as_dict(run, lane)))
+        stops = run.peers.leads and bool(run.callback(evaluation))
     except Exception as error:  # whatever a user's function raises
         LOGGER.error("The callback of solve raised at step %d.", lane.step, exc_info=True)
         said = f"The callback raised at step {lane.step}, {type(error).__name__}: {error}"
         later = "" if run.checkpoint is None else " With resume=True it goes on from the evaluation before."
-        return lane.ended(CALLBACK_FAILED, f"{said.rstrip('.')}. The result is that of the steps taken so far.{later}")
+        failed = f"{said.rstrip('.')}. The result is that of the steps taken so far.{later}"
+    if run.peers.decided(bool(failed)):
+        return lane.ended(CALLBACK_FAILED, failed or "The callback raised in process 0.")
+    stops = run.peers.decided(stops)
     return lane.ended(STOPPED, "Stopped because the callback asked for it.") if stops else lane
 
 

@@ -134,7 +134,7 @@ def _find(run: Run, best: Variables, last: Carry, broken: Carry) -> Broken:
     """What broke, in the order in which one thing makes the next one break."""
     names = run.problem.names
     losses, norm = jax.device_get((broken.info.losses, broken.info.direction_norm))
-    x, y = jax.device_get((broken.state.x, broken.state.y))
+    x, y = jax.device_get(run.whole((broken.state.x, broken.state.y)))
     values = run.problem.by_name(y)
     task = next((i for i, name in enumerate(names) if not _finite(values[name])), None)
     if task is not None:
@@ -161,7 +161,7 @@ def _growths(run: Run, usual: Variables, now: Variables, task: str) -> tuple[flo
     """How far x and the task's y have gone from where they were when all was well."""
 
     def pair(point: Variables) -> tuple[Any, Any]:
-        x, y = jax.device_get((point.x, point.y))
+        x, y = jax.device_get(run.whole((point.x, point.y)))
         return x, run.problem.by_name(y)[task]
 
     x, y = ((_size(b, a) / (1 + _size(a))) for a, b in zip(pair(usual), pair(now), strict=True))

@@ -56,16 +56,18 @@ def run_lanes(
     halt = threading.Event() if halt is None else halt
     keepers = [Unkept() for _ in runs] if keepers is None else keepers
     clock, lanes = _take_up(runs, keepers)
+    peers = runs[0].peers
     for run, lane in zip(runs, lanes, strict=True):
         run.report.start(run, lane)
     settled, took = lanes, 0.0  # what a run goes on from: a call and what was due after it, or neither
     # Nothing is shown before the first call has compiled the steps.
     try:
         while any(lane.running for lane in lanes):
-            if halt.is_set():
+            if peers.largest(halt.is_set()):
+                halt.set()  # another process may have been told
                 lanes = _stopped(runs, lanes, INTERRUPTED, BREAK)
                 break
-            if _is_time_up(runs[0], keepers, took):
+            if peers.decided(_is_time_up(runs[0], keepers, took)):
                 lanes = _stopped(runs, lanes, STOPPED, f"Stopped because {runs[0].deadline}.")
                 break
             began, before = clock.running_seconds, lanes
@@ -132,8 +134,9 @@ def _conclude(run: Run, lane: Reached, settled: Reached, bar: Bar, keeper: Unkep
 
 def _begin(run: Run) -> Reached:
     state = run.start()
-    metrics.check(run.metrics, run.problem, state.x, state.y)
-    reached = recording.begin(run, loop.first(run.solver, run.problem, state, run.key))
+    metrics.check(run.metrics, run.placed, state.x, state.y)
+    carry = loop.first(run.solver, run.placed, state, run.key)
+    reached = recording.begin(run, carry if run.layout is None else run.layout.laid_out(carry))
     return keep(run, reached) if run.on_divergence.goes_back else reached
 
 
@@ -158,7 +161,8 @@ def _attend(run: Run, lane: Reached) -> Reached:
     """Measures again, evaluates and keeps a point to go back to, where that is due."""
     state = lane.carry.state
     if run.solver.measures(state) and run.refreshes_at(lane.step):
-        state = measure(run.solver, run.problem, state, run.refresh_key(lane.step), 1)
+        state = measure(run.solver, run.placed, state, run.refresh_key(lane.step), 1)
+        state = state if run.layout is None else run.layout.laid_out(state)
         lane = lane._replace(carry=lane.carry._replace(state=state))
     lane = recording.add_row(run, lane) if run.evaluates_at(lane.step) else lane
     return keep(run, lane) if run.keeps_at(lane.step) else lane
@@ -185,7 +189,7 @@ def _take_steps(runs: Sequence[Run], lanes: Sequence[Reached], keepers: Sequence
     """
     first = min((lane for lane in lanes if lane.running), key=lambda lane: lane.step)
     moves = [lane.running and (lane.step, lane.scale) == (first.step, first.scale) for lane in lanes]
-    stop = _stop(runs, moves, first, keepers)
+    stop = runs[0].peers.decided(_stop(runs, moves, first, keepers))
     began = time.perf_counter()
     stops = [stop if moving else lane.step for lane, moving in zip(lanes, moves, strict=True)]
     after = jax.block_until_ready(_call(runs, lanes, stops, first))
@@ -222,11 +226,12 @@ def _call(runs: Sequence[Run], lanes: Sequence[Reached], stops: Sequence[int], f
     picks = [run.pick(lane.step, stop) for run, lane, stop in zip(runs, lanes, stops, strict=True)]
     return loop.steps(
         solver_of(runs[0], first),
-        runs[0].problem,
+        runs[0].placed,
         tuple(lane.carry for lane in lanes),
         tuple(run.key for run in runs),
         tuple(stops),
         tuple(int(run.steps) if pick is None else pick for run, pick in zip(runs, picks, strict=True)),
+        layout=runs[0].layout,
     )
 
 

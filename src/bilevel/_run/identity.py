@@ -102,11 +102,10 @@ def _pair(kept: Any, now: Any) -> tuple[str, str]:
 # ------------------------------------------------------------------ environment
 
 
-def environment() -> Facts:
-    """What the bits of a run depend on besides its inputs."""
+def environment(devices: int = 1) -> Facts:
+    """What the bits of a run depend on besides its inputs; `devices` is how many it uses."""
     import bilevel
 
-    devices = jax.devices()
     return {
         "bilevel": bilevel.__version__,
         "jax": jax.__version__,
@@ -114,8 +113,8 @@ def environment() -> Facts:
         "numpy": np.__version__,
         "optax": optax.__version__,
         "python": platform.python_version(),
-        "device": devices[0].device_kind,
-        "devices": len(devices),
+        "device": jax.devices()[0].device_kind,
+        "devices": devices,
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", "").strip(),
         "NPROC": os.environ.get("NPROC", ""),
         "x64": bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]

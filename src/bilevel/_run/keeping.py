@@ -12,11 +12,13 @@ once and tried again; it ends no run.
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 
@@ -56,6 +58,13 @@ class Unkept:
         """Does nothing."""
 
 
+class Found(NamedTuple):
+    """A state in the folder."""
+
+    path: Path
+    reached: Reached
+
+
 class Keeper(Unkept):
     """Keeps one run in its folder."""
 
@@ -70,18 +79,26 @@ class Keeper(Unkept):
 
     def restore(self) -> Reached | None:
         """What the newest state that can be read has reached; None where there is none."""
+        peers = self._run.peers
+        found = peers.led(self._newest)
+        peers.told(None if found is None or peers.count == 1 else found.path.read_bytes())
+        if found is None:
+            return None
+        reached = found.reached
+        self._last_step, self._ended = reached.step, not reached.running
+        self.kept_step = reached.step
+        return self._run.spread(reached)
+
+    def _newest(self) -> Found | None:
         found = self._folder.newest(self._facts["run"])
         if found is None:
             return None
         path, content = found
         try:
-            reached = state_files.restore(content, state_files.outline(self._run))
+            return Found(path, state_files.restore(content, state_files.outline(self._run)))
         except ValueError as error:
             said = f"solve(resume=True): {str(path)!r} does not fit this run: {error}."
             raise DifferentRunError(said) from error
-        self._last_step, self._ended = reached.step, not reached.running
-        self.kept_step = reached.step
-        return reached
 
     def next_due(self) -> int | None:
         """The step at which a state is due; None = that is a matter of time."""
@@ -94,7 +111,7 @@ class Keeper(Unkept):
             self.write_seconds = DISK_LATENCY + bytes_in_all / DISK_SPEED
         if self._writing is not None and self._writing.done():
             self._finish()
-        if reached.running and self._is_due(reached.step) and self._writing is None:
+        if self._run.peers.decided(reached.running and self._is_due(reached.step) and self._writing is None):
             self._begin(reached)
 
     def stop(self, reached: Reached) -> None:
@@ -105,7 +122,7 @@ class Keeper(Unkept):
 
     def end(self, reached: Reached, result: Result) -> None:
         """Writes the state and the result of a run that has ended; nothing where it had ended before."""
-        if self._ended and self._folder.result.is_file():
+        if self._run.peers.decided(self._ended and self._folder.result.is_file()):
             return
         self.stop(reached)
         with self._trouble("the result", last=True):
@@ -123,7 +140,7 @@ class Keeper(Unkept):
         return went_back or (step > self._last_step and (late or (due is not None and step >= due)))
 
     def _begin(self, reached: Reached) -> None:
-        snapshot = state_files.take(reached)
+        snapshot = state_files.take(self._run, reached)
         self._last_time, self._last_step = time.monotonic(), reached.step
         self._writing = self._pool.submit(self._write, snapshot)
 
@@ -155,6 +172,39 @@ class Keeper(Unkept):
                 self._warned = True
                 then = "What was reached is in the result." if last else "The run goes on, and it is tried again."
                 warnings.warn(f"{said} {then}", RuntimeWarning, stacklevel=2)
+
+
+class Following(Unkept):
+    """Of a process that does not write: it hands its part to process 0, and goes on from what that reads."""
+
+    def __init__(self, run: Run):
+        self._run = run
+
+    def restore(self) -> Reached | None:
+        """What process 0 has read."""
+        self._run.peers.led(lambda: None)
+        content = self._run.peers.told(None)
+        if content is None:
+            return None
+        with tempfile.NamedTemporaryFile(prefix="bilevel-", suffix=".safetensors") as file:
+            file.write(content)
+            file.flush()
+            read = state_files.read(file.name)
+        return self._run.spread(state_files.restore(read, state_files.outline(self._run)))
+
+    def offer(self, reached: Reached) -> None:
+        """Where process 0 says that it is time."""
+        if self._run.peers.decided(0):
+            self.stop(reached)
+
+    def stop(self, reached: Reached) -> None:
+        """Hands over all that was reached."""
+        state_files.take(self._run, reached)
+
+    def end(self, reached: Reached, result: Result) -> None:
+        """The same, unless the run had ended before."""
+        if not self._run.peers.decided(0):
+            self.stop(reached)
 
 
 class Passing(Keeper):

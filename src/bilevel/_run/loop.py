@@ -17,6 +17,7 @@ import numpy as np
 from bilevel._core import pytrees
 from bilevel._run.averaging import LateAverage, add
 from bilevel._run.averaging import Variables as Variables
+from bilevel._run.devices import Layout
 from bilevel.problem.base import BaseProblem
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info, State
@@ -75,7 +76,7 @@ def first(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) ->
     return Carry(state, average, point, nothing, Watch.start(state.weights), jnp.array(True))
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnames="layout")
 def steps(
     solver: Solver,
     problem: BaseProblem,
@@ -83,16 +84,18 @@ def steps(
     keys: tuple[jax.Array, ...],
     stops: tuple[Count, ...],
     picks: tuple[Count, ...],
+    layout: Layout | None = None,
 ) -> tuple[Carry, ...]:
     """Steps of every lane up to its stop; a lane that is there already keeps its value.
 
     A lane is one run of a batch; where there is one only, nothing is batched. The lanes are stacked in here, so that
-    outside every lane is a value of its own.
+    outside every lane is a value of its own. On several devices there is one lane.
     """
+    laid_out = (lambda carry: carry) if layout is None else layout.constrained
     if len(carries) == 1:
-        return (_steps(solver, problem, carries[0], keys[0], stops[0], picks[0]),)
+        return (_steps(solver, problem, laid_out, carries[0], keys[0], stops[0], picks[0]),)
     lanes = (pytrees.stack(carries), pytrees.stack(keys), jnp.stack(stops), jnp.stack(picks))
-    after = jax.vmap(functools.partial(_steps, solver, problem))(*lanes)
+    after = jax.vmap(functools.partial(_steps, solver, problem, laid_out))(*lanes)
     return tuple(pytrees.index(after, i) for i in range(len(carries)))
 
 
@@ -101,7 +104,15 @@ def _moved_finitely(norm: jax.Array, x: Any) -> jax.Array:
     return jax.lax.cond(jnp.isnan(norm), lambda: pytrees.all_finite(x), lambda: jnp.isfinite(norm))
 
 
-def _steps(solver: Solver, problem: BaseProblem, carry: Carry, key: jax.Array, stop: Count, pick: Count) -> Carry:
+def _steps(
+    solver: Solver,
+    problem: BaseProblem,
+    laid_out: Callable[[Carry], Carry],
+    carry: Carry,
+    key: jax.Array,
+    stop: Count,
+    pick: Count,
+) -> Carry:
     """Steps of one lane; the state before step `pick`, with y after it, becomes the random iterate.
 
     That is the pairing (x^t, y^{t+1}) of the theory for solvers that move y first. Where x moves first, y^{t+1} belongs
@@ -119,7 +130,7 @@ def _steps(solver: Solver, problem: BaseProblem, carry: Carry, key: jax.Array, s
             average = add(carry.average, Variables.of(state), state.step, state.weights.dtype)
             watch = watch.weigh(before.weights, state.weights)
         finite = jnp.all(jnp.isfinite(info.losses)) & _moved_finitely(info.direction_norm, state.x)
-        return Carry(state, average, carry.random, info, watch, finite)
+        return laid_out(Carry(state, average, carry.random, info, watch, finite))
 
     # Three stretches, before the picked step, the step itself and after it, in a loop so that `one` is compiled once.
     ends = jnp.stack([jnp.minimum(pick, stop), jnp.minimum(pick + 1, stop), jnp.asarray(stop)])
@@ -136,7 +147,7 @@ def _steps(solver: Solver, problem: BaseProblem, carry: Carry, key: jax.Array, s
             choose(here if solver.moves_x_first else after, state.y, kept.y),
             choose(here, state.weights, kept.weights),
         )
-        return carry._replace(random=kept), None
+        return laid_out(carry._replace(random=kept)), None
 
     carry = jax.lax.scan(stretch, carry, (jnp.arange(3), ends))[0]
     state = carry.state

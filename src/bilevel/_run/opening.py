@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bilevel._run.identity import Facts, Identities, changes, check_same, digest, environment
-from bilevel._run.keeping import Keeper, Unkept
+from bilevel._run.keeping import Following, Keeper, Unkept
 from bilevel._run.run import Run
 from bilevel._run.run_folder import RunFolder
 
@@ -20,18 +20,23 @@ def opened(runs: Sequence[Run], kind: type[Keeper] = Keeper) -> Iterator[list[Un
         yield [Unkept() for _ in runs]
         return
     with contextlib.ExitStack() as stack:
-        opener = _Opener(stack, kind)
-        keepers = [opener.open(run) for run in runs]
-        opener.warn_of_changes()
-        yield keepers
+        yield runs[0].peers.led(lambda: _opened(stack, runs, kind)) or [Following(run) for run in runs]
+
+
+def _opened(stack: contextlib.ExitStack, runs: Sequence[Run], kind: type[Keeper]) -> list[Unkept]:
+    layout = runs[0].layout
+    opener = _Opener(stack, kind, 1 if layout is None else layout.mesh.size)
+    keepers = [opener.open(run) for run in runs]
+    opener.warn_of_changes()
+    return keepers
 
 
 class _Opener:
     """Opens folders, which a stack closes again; what runs have in common is looked at once."""
 
-    def __init__(self, stack: contextlib.ExitStack, kind: type[Keeper]):
+    def __init__(self, stack: contextlib.ExitStack, kind: type[Keeper], devices: int):
         self._stack, self._kind = stack, kind
-        self._identities, self._environment, self._changes = Identities(), environment(), set[str]()
+        self._identities, self._environment, self._changes = Identities(), environment(devices), set[str]()
 
     def open(self, run: Run) -> Unkept:
         if run.checkpoint is None:

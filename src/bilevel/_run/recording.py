@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from bilevel._run.averaging import average_of
+from bilevel._run.devices import fetched
 from bilevel._run.evaluation import Losses as Losses
 from bilevel._run.evaluation import evaluate as evaluate
 from bilevel._run.loop import Carry, Variables, Watch
@@ -46,7 +47,8 @@ def as_dict(run: Run, reached: Reached) -> dict[str, Any]:
     named = row._asdict()
     named |= named.pop("metrics")
     copied = {name: np.copy(v) if isinstance(v, np.ndarray) else v for name, v in named.items()}
-    return copied | {"x": state.x, "y": run.problem.by_name(state.y)}
+    x, y = run.whole((state.x, state.y))
+    return copied | {"x": x, "y": run.problem.by_name(y)}
 
 
 def result(run: Run, reached: Reached) -> Result:
@@ -54,7 +56,7 @@ def result(run: Run, reached: Reached) -> Result:
     problem, carry = run.problem, reached.carry
 
     def iterate(evaluated: Evaluated) -> Iterate:
-        (x, y, weights), validation, selection, test, metrics = evaluated
+        (x, y, weights), validation, selection, test, metrics = run.whole(evaluated)
         return Iterate(
             x=x,
             y=problem.by_name(y),
@@ -66,7 +68,7 @@ def result(run: Run, reached: Reached) -> Result:
         )
 
     def at(point: Variables) -> Evaluated:
-        return Evaluated(point, *jax.device_get(evaluate(problem, point.x, point.y, run.metrics)))
+        return Evaluated(point, *_fetched(run, evaluate(run.placed, point.x, point.y, run.metrics)))
 
     def of_all(evaluated: Evaluated) -> Evaluated:
         return evaluated if run.part is None else at(evaluated.point)
@@ -92,9 +94,9 @@ def result(run: Run, reached: Reached) -> Result:
 
 def _row(run: Run, carry: Carry, step: int, seconds: float, since: int = 0) -> Row:
     state, part = carry.state, run.part
-    losses = evaluate(run.problem, state.x, state.y, run.metrics) if part is None else None
+    losses = evaluate(run.placed, state.x, state.y, run.metrics) if part is None else None
     # One transfer for all: each costs about as much as a small step.
-    losses, info, watch, weights = jax.device_get((losses, carry.info, carry.watch, state.weights))
+    losses, info, watch, weights = _fetched(run, (losses, carry.info, carry.watch, state.weights))
     lower_rate, extra = lower_rates(run.problem, info), {}
     if part is not None:
         losses, largest, worst = part.evaluate(run.problem, state.x, state.y, weights, run.metrics)
@@ -118,6 +120,10 @@ def _row(run: Run, carry: Carry, step: int, seconds: float, since: int = 0) -> R
     )
 
 
+def _fetched(run: Run, tree: Any) -> Any:
+    return jax.device_get(tree if run.layout is None else fetched(tree))
+
+
 def lower_rates(problem: BaseProblem, info: Info) -> np.ndarray:
     """The rate of every task's y in the last step; NaN where that did not see it."""
     if info.tasks is None:
@@ -131,7 +137,7 @@ def evaluated_at(run: Run, state: State) -> Evaluated:
     """A point and its losses, of the tasks that are evaluated along the run."""
     point = Variables.of(state)
     if run.part is None:
-        return Evaluated(point, *jax.device_get(evaluate(run.problem, state.x, state.y, run.metrics)))
+        return Evaluated(point, *_fetched(run, evaluate(run.placed, state.x, state.y, run.metrics)))
     weights = jax.device_get(state.weights)
     losses, largest, _ = run.part.evaluate(run.problem, state.x, state.y, weights, run.metrics)
     return _by_part(point, losses.validation.dtype, largest, losses.selection)

@@ -16,8 +16,10 @@ from bilevel._core import values
 from bilevel._core.averages import mean
 from bilevel._run.checkpoint import Checkpoint
 from bilevel._run.deadline import Deadline
+from bilevel._run.devices import Layout
 from bilevel._run.evaluation import Part
 from bilevel._run.loop import Carry, State, Variables
+from bilevel._run.peers import Peers
 from bilevel._run.reporting import Report
 from bilevel._run.reservoir import Reservoir
 from bilevel.divergence.base import DIVERGED as DIVERGED
@@ -57,6 +59,7 @@ class Run:
         deadline: when it must have ended; None = never.
         report: who is told of it.
         metrics: what else is measured with the losses, names and functions; see `metrics`.
+        layout: on which devices; None = on one.
     """
 
     problem: BaseProblem
@@ -74,6 +77,7 @@ class Run:
     deadline: Deadline | None = None
     report: Report = dataclasses.field(default_factory=Report)
     metrics: tuple[tuple[str, Callable[..., jax.Array]], ...] = ()
+    layout: Layout | None = None
 
     def __post_init__(self) -> None:
         check_problem_type(self.problem)
@@ -101,14 +105,39 @@ class Run:
         return "selection" if self.problem.has_selection else "validation"
 
     def start(self) -> State:
-        """The first state."""
-        key = jax.random.fold_in(jax.random.key(self.seed), 0)
-        return self.solver.init(self.problem, self.x, self.y, key=key, steps=self.steps)
+        """The first state, where the run has its values."""
+        options: Any = {"key": jax.random.fold_in(jax.random.key(self.seed), 0), "steps": self.steps}
+        if self.layout is None:
+            return self.solver.init(self.problem, self.x, self.y, **options)
+        x, y = self.solver.checked(self.problem, self.x, self.y, **options)
+        x, y = self.layout.spread_x(x), self.layout.spread(y)
+        return self.layout.laid_out(self.solver.begin(self.placed, x, y, **options))
 
     def outline(self) -> State:
         """The first state without values, its shapes and dtypes: nothing is measured or compiled."""
         key = jax.random.fold_in(jax.random.key(self.seed), 0)
         return self.solver.outline(self.problem, self.x, self.y, key=key, steps=self.steps)
+
+    @functools.cached_property
+    def placed(self) -> Any:
+        """The problem where it is computed with: on the devices of the run."""
+        return self.problem if self.layout is None else self.layout.problem(self.problem)
+
+    def whole(self, tree: Any) -> Any:
+        """Values of the run in arrays as on one device, with tasks in the groups of the problem."""
+        return tree if self.layout is None else self.layout.whole(tree)
+
+    def spread(self, reached: Reached) -> Reached:
+        """What was read from a file, on the devices of the run."""
+        if self.layout is None:
+            return reached
+        carry, best, safe = self.layout.laid_out(self.layout.spread((reached.carry, reached.best.point, reached.safe)))
+        return reached._replace(carry=carry, best=reached.best._replace(point=best), safe=safe)
+
+    @functools.cached_property
+    def peers(self) -> Peers:
+        """The processes that make it together."""
+        return Peers.of(1 if self.layout is None else self.layout.processes)
 
     @functools.cached_property
     def key(self) -> jax.Array:

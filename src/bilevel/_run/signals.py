@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from bilevel._run.peers import Peers
+
 LOGGER = logging.getLogger("bilevel")
 TERMINATED = 128 + signal.SIGTERM  # the exit code, as shells have it
 
@@ -26,6 +28,11 @@ class Noticed:
             raise KeyboardInterrupt
         self.number = number  # before the event: a handler may be interrupted by another one
         self.halt.set()
+
+    def agree(self, peers: Peers) -> None:
+        """SIGTERM to one process ends all."""
+        if peers.largest(self.number == signal.SIGTERM):
+            self.number = signal.SIGTERM
 
     def exit_if_terminated(self, kept: str = "") -> None:
         """Ends the process as SIGTERM asks, where it came; to be called when everything is written, as `kept` says."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
@@ -12,9 +13,11 @@ from bilevel._run.callbacks import warn_of_failures
 from bilevel._run.checkpoint import Checkpoint, FolderPath
 from bilevel._run.compile_cache import compile_cache
 from bilevel._run.deadline import Deadline
+from bilevel._run.devices import Devices, Layout, fetched
 from bilevel._run.keeping import Unkept
 from bilevel._run.metrics import Metric, read
 from bilevel._run.opening import opened
+from bilevel._run.peers import Peers
 from bilevel._run.progress import bar
 from bilevel._run.reporting import check, failures_told, reports
 from bilevel._run.run import Callback, Run, check_problem_type
@@ -53,6 +56,7 @@ def solve(
     seconds: float | None = None,
     loggers: Sequence[Logger] = (),
     metrics: Mapping[str, Metric] | None = None,
+    devices: Devices | None = None,
 ) -> Result: ...
 @overload
 def solve(
@@ -74,6 +78,7 @@ def solve(
     seconds: float | None = None,
     loggers: Sequence[Logger] = (),
     metrics: Mapping[str, Metric] | None = None,
+    devices: Devices | None = None,
 ) -> Result: ...
 @overload
 def solve(
@@ -95,6 +100,7 @@ def solve(
     seconds: float | None = None,
     loggers: Sequence[Logger] = (),
     metrics: Mapping[str, Metric] | None = None,
+    devices: Devices | None = None,
 ) -> Results: ...
 @overload
 def solve(
@@ -116,6 +122,7 @@ def solve(
     seconds: float | None = None,
     loggers: Sequence[Logger] = (),
     metrics: Mapping[str, Metric] | None = None,
+    devices: Devices | None = None,
 ) -> Results: ...
 def solve(
     problem: BaseProblem,
@@ -136,6 +143,7 @@ def solve(
     seconds: float | None = None,
     loggers: Sequence[Logger] = (),
     metrics: Mapping[str, Metric] | None = None,
+    devices: Devices | None = None,
 ) -> Result | Results:
     """Runs a solver on a problem.
 
@@ -174,6 +182,10 @@ def solve(
         metrics: what else to measure of every task at every evaluation, functions of (x, y, batch) by name, such as
             {"accuracy": f}: one number each, a mean over the rows. In the history, in files and tables they are
             "validation accuracy", "selection accuracy" and "test accuracy"; they change nothing in the run.
+        devices: how many devices share the tasks, a list of devices, or a mesh of JAX with an axis "tasks"; None = one
+            device or, after `bl.distributed.start()`, all devices of all processes. x is on every device, unless it
+            is an array that is laid out on the mesh: then it stays so. Only rounding differs between numbers of
+            devices, and a run that was kept on some goes on with others. Several seeds run one after the other.
 
     Returns:
         A `Result`, or with `seeds` a `Results`, a sequence of them. Ctrl-C ends the run early, after about half a
@@ -189,11 +201,13 @@ def solve(
     if x is _MISSING:
         raise TypeError("solve(x=...) is missing: it needs where x starts, a pytree of floating arrays.")
     solver = _recommended(problem, steps) if solver is None else solver
+    layout, x = _layout(devices, problem, solver, x)
+    peers = Peers.of(1 if layout is None else layout.processes)
     numbers = [seed] if seeds is None else _numbers(seed, seeds)
     place = Checkpoint.of(checkpoint)
     _check_keeping(place, resume, seconds, numbers)
-    kept = {"resume": resume, "deadline": Deadline.after(seconds), "metrics": read(metrics, problem)}
-    told = reports(check(loggers), None if seeds is None else numbers)
+    kept = {"resume": resume, "deadline": Deadline.after(seconds), "metrics": read(metrics, problem), "layout": layout}
+    told = reports(check(loggers) if peers.leads else (), None if seeds is None else numbers)
     runs = [
         Run(problem, solver, x, y, number, steps, every, patience, callback, on_divergence, own, report=report, **kept)
         for number, own, report in zip(numbers, _places(place, seeds, numbers), told, strict=True)
@@ -203,14 +217,16 @@ def solve(
         compile_cache(),
         opened(runs) as keepers,
         noticed(saves=place is not None) as signals,
-        bar(title, len(runs) * steps, progress) as shown,
+        bar(title, len(runs) * steps, progress and peers.leads) as shown,
         failures_told(runs),
     ):
         results = run_all(runs, shown, signals.halt, keepers)
     if place is not None:
-        signals.exit_if_terminated(_kept(place, keepers))
-    on_divergence.conclude(results)
-    warn_of_failures(results)
+        signals.agree(peers)
+        signals.exit_if_terminated(_kept(place, keepers) if peers.leads else "")
+    with warnings.catch_warnings(action=None if peers.leads else "ignore"):
+        on_divergence.conclude(results)
+        warn_of_failures(results)
     return results[0] if seeds is None else Results(results)
 
 
@@ -224,6 +240,18 @@ def _recommended(problem: BaseProblem, steps: int) -> Solver:
         f"solve(solver=None): a solver is recommended for a bl.Problem only. A bl.{kind} needs one that solves its "
         f"kind: {' or '.join(fitting)}."
     )
+
+
+def _layout(devices: Devices | None, problem: BaseProblem, solver: Solver, x: Any) -> tuple[Layout | None, Any]:
+    """Where a run is to be made, and x as this process can read it."""
+    check_problem_type(problem)
+    layout = Layout.of(devices, problem, x)
+    if layout is not None and getattr(solver, "in_parts", False):
+        raise ValueError(
+            f"solve(devices=...) got a solver with sampling={solver.sampling}: tasks are drawn on one device only. "  # type: ignore[attr-defined]
+            "Give it sampling=bl.sampling.All(), or no devices."
+        )
+    return layout, x if layout is None or layout.processes == 1 else fetched(x)
 
 
 def _check_keeping(place: Checkpoint | None, resume: bool, seconds: float | None, numbers: Sequence[int]) -> None:

@@ -54,9 +54,9 @@ class Outline(NamedTuple):
     safe: Carry | None
 
 
-def take(reached: Reached) -> Snapshot:
-    """What a run has reached, fetched in one transfer."""
-    named = _named(Outline(reached.carry, reached.best, reached.safe)._asdict())
+def take(run: Run, reached: Reached) -> Snapshot:
+    """What a run has reached, fetched in one transfer; the same from any number of devices."""
+    named = _named(run.whole(Outline(reached.carry, reached.best, reached.safe))._asdict())
     kinds = {name: _kind(leaf) for name, leaf in named.items()}
     plain = {name: jax.random.key_data(leaf) if _is_key(leaf) else leaf for name, leaf in named.items()}
     fields = dict(zip(Row._fields, zip(*reached.rows, strict=True), strict=True))

@@ -16,6 +16,7 @@ from bilevel._core import module, pytrees
 from bilevel.constraints import Unconstrained
 from bilevel.constraints.base import Constraint
 from bilevel.problem.group import Group, UpperSample
+from bilevel.problem.on_devices import gathered, own_rows, shared, weighted_sum
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.sources import Sample
 from bilevel.problem.stacking import Stacked, shapes_of
@@ -107,18 +108,27 @@ class BaseProblem(abc.ABC):
 
     def join(self, values: PerTask[Any]) -> Any:
         """One pytree, stacked in the order of the tasks."""
-        whole = values.groups[0]
-        if len(values) > 1:
-            whole = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *values)
-        return whole if self.place is None else pytrees.index(whole, self.place)
+        own = [gathered(value, group.on) for value, group in zip(values, self.groups, strict=True)]
+        whole = own[0] if len(own) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *own)
+        whole = whole if self.place is None else pytrees.index(whole, self.place)
+        return jax.tree.map(lambda leaf: shared(leaf, self.groups[0].on) if leaf.ndim == 1 else leaf, whole)
 
     def split(self, ordered: Any) -> PerTask[Any]:
         """A pytree that is stacked in the order of the tasks, per group: the inverse of `join`."""
+        ordered = shared(ordered, self.groups[0].on)
         if self.place is None:  # a group's tasks stand together; its ids may be those of a larger problem
             ends = np.cumsum([group.size for group in self.groups])
-            parts = [slice(end - group.size, end) for group, end in zip(self.groups, ends, strict=True)]
-            return PerTask(tuple(pytrees.index(ordered, part) for part in parts))
-        return PerTask(tuple(pytrees.index(ordered, group.ids) for group in self.groups))
+            parts: list[Any] = [slice(end - group.size, end) for group, end in zip(self.groups, ends, strict=True)]
+        else:
+            parts = [group.ids for group in self.groups]
+        own = zip(self.groups, parts, strict=True)
+        return PerTask(tuple(own_rows(pytrees.index(ordered, part), group.on) for group, part in own))
+
+    def weighted_sum(self, weights: jax.Array, values: PerTask[Any]) -> Any:
+        """sum_i weights_i values_i, of pytrees."""
+        own = zip(self.split(weights), values, self.groups, strict=True)
+        sums = [weighted_sum(*rows, group.on) for *rows, group in own]
+        return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *sums)
 
     def fill(self, value: Any, dtype: Any) -> PerTask[jax.Array]:
         """One number for every task."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from bilevel._core.module import leaf, part
+from bilevel.problem.on_devices import Placement, each_task
 from bilevel.problem.sources import Sample, Source
 
 Objective = Callable[[Any, Any, Any], jax.Array]  # of (x, y, batch)
@@ -58,6 +59,7 @@ class Group:
     y: Any = leaf(default=None)  # starting points, stacked, where the tasks have them
     lower_batch: int | None = None
     upper_batch: int | None = None
+    on: Placement | None = None  # the devices that the tasks are on; None = one
 
     @property
     def size(self) -> int:
@@ -88,12 +90,12 @@ class Group:
             return function(task, *arguments)
 
         axes = (self.train.axes, self.validation.axes, *(0 for _ in arguments))
-        return jax.vmap(one, in_axes=axes, axis_size=self.size)(self.train, self.validation, *arguments)
+        return each_task(one, axes, self.size, self.on)(self.train, self.validation, *arguments)
 
     def chosen(self, index: jax.Array) -> Group:
         """Only the tasks at these places of the group, which may be traced; without starts and held-out rows."""
         sources = {"train": self.train.chosen(index), "validation": self.validation.chosen(index)}
-        return dataclasses.replace(self, **sources, selection=None, test=None, ids=self.ids[index], y=None)
+        return dataclasses.replace(self, **sources, selection=None, test=None, ids=self.ids[index], y=None, on=None)
 
     def chosen_whole(self, index: jax.Array) -> Group:
         """The same with their held-out rows, for an evaluation."""
@@ -119,4 +121,4 @@ class Group:
         def one(source: Source, y: Any) -> jax.Array:
             return source.average(lambda batch: objective(x, y, batch))
 
-        return jax.vmap(one, in_axes=(source.axes, 0), axis_size=self.size)(source, y)
+        return each_task(one, (source.axes, 0), self.size, self.on)(source, y)

@@ -89,6 +89,14 @@ class Source(abc.ABC):
         """The source of some of the tasks."""
         return jax.tree.map(lambda leaf: leaf[index], self)
 
+    def cut(self, start: int, stop: int, devices: int) -> Source:
+        """The tasks from `start` to `stop`, laid out in as many equal parts as there are devices; not under `jit`."""
+        return jax.tree.map(lambda leaf: leaf[start:stop], self)
+
+    def on_device(self, number: jax.Array) -> Source:
+        """What a device finds in its part of what `cut` has laid out."""
+        return self
+
     def loss_on(self, sample: Sample, loss: Loss) -> jax.Array:
         """The loss on a sample."""
         if sample is None:
@@ -229,6 +237,29 @@ class Ragged(Source):
     def chosen(self, index: jax.Array) -> Ragged:
         """The rows stay where they are."""
         return dataclasses.replace(self, offset=self.offset[index], size=self.size[index])
+
+    def cut(self, start: int, stop: int, devices: int) -> Ragged:
+        """Every part begins with rows of its own and is as long as the longest; what is left over stays 0."""
+        offset, size = (np.asarray(a)[start:stop].reshape(devices, -1) for a in (self.offset, self.size))
+        long = int(size.sum(axis=1).max())
+        first = np.cumsum(size, axis=1) - size + long * np.arange(devices)[:, None]
+        tasks = list(zip(*map(np.ravel, (first, offset, size)), strict=True))
+
+        def lay_out(rows: Any) -> np.ndarray:
+            rows = np.asarray(rows)
+            laid = np.zeros((devices * long, *rows.shape[1:]), rows.dtype)
+            for to, at, count in tasks:
+                laid[to : to + count] = rows[at : at + count]
+            return laid
+
+        place = jnp.asarray(first.ravel(), jnp.int32)
+        data = jax.tree.map(lay_out, self.data)
+        return dataclasses.replace(self, data=data, offset=place, size=jnp.asarray(size.ravel(), jnp.int32))
+
+    def on_device(self, number: jax.Array) -> Ragged:
+        """Offsets count from the first row of the part."""
+        long = jax.tree.leaves(self.data)[0].shape[0]
+        return dataclasses.replace(self, offset=self.offset - (number * long).astype(self.offset.dtype))
 
     def blocks(self, size: int | None) -> int:  # noqa: D102
         return 1 if size is None else -(-self.longest // size)

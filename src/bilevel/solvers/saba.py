@@ -79,9 +79,7 @@ class SABA(LinearSystemSolver):
         rate, rates = self.lower_rates(problem, state, problem.draw_lower(curvature_key))
         look = lambda task, *own: look_up_blocks(task, state.x, *own)  # noqa: E731
         seen = Seen(*fields_of(problem.each(look, state.y, state.v, state.memory, problem.keys(key))))  # (1)
-        weights = self.weights_of_x(state)
-        weighted = lambda d: jnp.tensordot(weights.astype(d.dtype), d, 1)  # noqa: E731
-        direction = jax.tree.map(weighted, problem.join(seen.direction))
+        direction = problem.weighted_sum(self.weights_of_x(state), seen.direction)
         losses = problem.join(seen.loss).astype(state.weights.dtype)
         v = self.move_v(state.v, seen.residual, rate)
         moved = MovedLower(*self.move_lower(state.y, state.lower, seen.slope, rate), rate, rates)

@@ -34,7 +34,7 @@ from bilevel._core.schedules import Rate, rate_at
 from bilevel.hypergradients import Direct
 from bilevel.oracles.lower import lower_gradients
 from bilevel.oracles.upper import Upper
-from bilevel.problem.per_task import PerTask, for_tasks
+from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.rates import Measured
 from bilevel.rates.base import Rates
@@ -127,7 +127,7 @@ class STABLE(BilevelSolver):
         old = seconds(problem, state.memory.x, state.memory.y, rows)
         keep = 1 - rate_at(self.momentum, state.step)
         matrices = jax.tree.map(lambda n, k, o: n + (keep * (k - o)).astype(n.dtype), new, state.memory.second, old)
-        matrices = for_tasks(lambda s: s._replace(A=positive(s.A, self.floor)), matrices)  # (1)
+        matrices = problem.each(lambda _, s: s._replace(A=positive(s.A, self.floor)), matrices)  # (1)
         point = self.point(state)
         seen = Upper(problem, self.estimator).direction(point, samples)
         implicit = implicit_term(problem, point, matrices, samples)
@@ -136,5 +136,5 @@ class STABLE(BilevelSolver):
         moved = MovedLower(*self.move_lower(state.y, state.lower, u, rate), rate, rates)
         after, info = self.finish(problem, state, moved, seen)  # (2), (4)
         shift = optax.tree.sub(after.x, state.x)
-        y = optax.tree.sub(after.y, for_tasks(lambda s, y: along(s, shift, y), matrices, state.y))  # (3)
+        y = optax.tree.sub(after.y, problem.each(lambda _, s, y: along(s, shift, y), matrices, state.y))  # (3)
         return after._replace(y=y, memory=Kept(matrices, state.x, state.y)), info

@@ -13,7 +13,7 @@ from bilevel._core.derivatives import Second, second
 from bilevel.hypergradients.base import upper_gradient
 from bilevel.oracles.upper import Point
 from bilevel.problem.group import TaskView, UpperSample
-from bilevel.problem.per_task import PerTask, for_tasks
+from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
 
@@ -36,15 +36,11 @@ def implicit_term(problem: Problem, point: Point, matrices: PerTask[Second], sam
     def right(task: TaskView, y: Any, sample: UpperSample) -> jax.Array:
         return ravel_pytree(upper_gradient(task, point.x, y, sample))[0]
 
-    v = for_tasks(lambda s, b: dense.solve(s.A, b), matrices, problem.each(right, point.y, samples))
-
-    def weighted(matrices: Second, v: jax.Array, weight: jax.Array) -> Any:
-        v = weight.astype(v.dtype) * v
+    def image(task: TaskView, y: Any, sample: UpperSample, matrices: Second) -> Any:
+        v = dense.solve(matrices.A, right(task, y, sample))
         return jax.tree.map(lambda J: jnp.tensordot(v.astype(J.dtype), J, 1), matrices.J)
 
-    parts = for_tasks(weighted, matrices, v, problem.split(point.weights))
-    sums = [jax.tree.map(lambda a: jnp.sum(a, axis=0), part) for part in parts]
-    return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *sums)
+    return problem.weighted_sum(point.weights, problem.each(image, point.y, samples, matrices))
 
 
 def along(second: Second, move: Any, y: Any) -> Any:

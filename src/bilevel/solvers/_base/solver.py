@@ -95,6 +95,10 @@ class Solver(abc.ABC):
             key: of everything random.
             steps: the length of the run, which automatic rates decay over.
         """
+        return self.begin(problem, *self.checked(problem, x, y, key=key, steps=steps), key=key, steps=steps)
+
+    def checked(self, problem: Any, x: Any, y: Any, *, key: jax.Array, steps: int) -> tuple[Any, PerTask[Any]]:
+        """Validates everything; where x and every task's y start."""
         self.check_kind(problem)
         x = initial_point.arrays(x, "x")
         y = problem.starting_y(y, jax.random.fold_in(key, 0))
@@ -103,6 +107,10 @@ class Solver(abc.ABC):
         findings.raise_first(findings.at_start(problem, x, y))
         findings.raise_first(findings.in_batches(problem, x, y, harmless=False))
         self.check_size(problem, x, y)
+        return x, y
+
+    def begin(self, problem: Any, x: Any, y: PerTask[Any], *, key: jax.Array, steps: int) -> State:
+        """The first state, with what automatic rates need measured, of what is valid."""
         state = _start(self, problem, x, y, key, jnp.asarray(steps, jnp.int32))
         if not self.measures(state):
             return state

@@ -1,0 +1,281 @@
+"""Which devices a run uses, and what lies where.
+
+The tasks of every group are cut into as many equal parts as there are devices: a device has the data of its tasks and
+all that belongs to them (y, its optimiser, v, tables). What is shared, x and the weights, is on every device, unless x
+came with a layout of its own. A step sends one sum over the devices: the direction of x, and the losses.
+
+Where the devices do not divide a group, the tasks that are left over, fewer than there are devices, are a group of
+their own that every device goes through. So there are no tasks that only fill up, and nothing has to know of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as Spec
+
+from bilevel._core import values
+from bilevel._run.averaging import Variables
+from bilevel.problem.base import BaseProblem
+from bilevel.problem.group import Group
+from bilevel.problem.on_devices import AXIS, Placement
+from bilevel.problem.per_task import PerTask
+from bilevel.problem.task import ROLES
+from bilevel.solvers._base.state import State
+
+Devices = int | Sequence[jax.Device] | Mesh
+
+
+class Stretch(NamedTuple):
+    """Tasks of a group that are one group on the devices."""
+
+    start: int
+    stop: int
+    spread: bool  # over the devices, rather than on each of them
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What of a problem and of the state of a run is on which device. It can be an argument that is compiled in.
+
+    Args:
+        mesh: the devices, with an axis "tasks".
+        sizes: how many tasks each group of the problem has.
+        x: how each leaf of x is laid out; empty = all of it is on every device.
+    """
+
+    mesh: Mesh
+    sizes: tuple[int, ...]
+    x: tuple[Spec, ...] = ()
+
+    @classmethod
+    def of(cls, devices: Devices | None, problem: BaseProblem, x: Any) -> Layout | None:
+        """What `solve(devices=...)` was given, checked; None = one device, which JAX chooses."""
+        mesh = _mesh(devices)
+        if mesh is None:
+            return None
+        sizes = tuple(group.size for group in problem.groups)
+        if max(sizes) < mesh.shape[AXIS]:
+            raise ValueError(
+                f"solve(devices=...) got {mesh.shape[AXIS]} devices for {problem.counted}, of which the largest has "
+                f"{max(sizes)}: it needs at most as many devices, as they share the like tasks of a group."
+            )
+        specs = tuple(_spec(leaf, mesh) for leaf in jax.tree.leaves(x))
+        return cls(mesh, sizes, specs if any(spec != Spec() for spec in specs) else ())
+
+    @property
+    def devices(self) -> int:
+        """How many parts the tasks are in."""
+        return self.mesh.shape[AXIS]
+
+    @property
+    def processes(self) -> int:
+        """How many processes have them."""
+        return len({device.process_index for device in self.mesh.devices.flat})
+
+    @functools.cached_property
+    def stretches(self) -> tuple[tuple[Stretch, ...], ...]:
+        """How each group is cut."""
+        cuts = [(size - size % self.devices, size) for size in self.sizes]
+        both = [(Stretch(0, even, spread=True), Stretch(even, size, spread=False)) for even, size in cuts]
+        return tuple(tuple(part for part in parts if part.stop > part.start) for parts in both)
+
+    # ------------------------------------------------------------------ to the devices
+
+    def problem(self, problem: Any) -> Any:
+        """The problem on the devices; starting points of y stay behind."""
+        groups = zip(problem.groups, self.stretches, strict=True)
+        placed = tuple(self._group(group, part) for group, parts in groups for part in parts)
+        return self._put(problem.replace(groups=()), Spec()).replace(groups=placed)
+
+    def spread(self, tree: Any) -> Any:
+        """What belongs to tasks cut and on its devices, all else on all of them."""
+
+        def node(value: Any) -> Any:
+            if not isinstance(value, PerTask):
+                return self._put(value, Spec())
+            cut = [(own, part) for own, parts in zip(value, self.stretches, strict=True) for part in parts]
+            return PerTask(tuple(self._put(_rows(own, part), _spec_of(part)) for own, part in cut))
+
+        return jax.tree.map(node, tree, is_leaf=_is_per_task)
+
+    def spread_x(self, x: Any) -> Any:
+        """x on its devices."""
+        leaves, structure = jax.tree.flatten(x)
+        specs = self.x or (Spec(),) * len(leaves)
+        return jax.tree.unflatten(structure, map(self._put, leaves, specs))
+
+    def constrained(self, tree: Any) -> Any:
+        """The same in its place, under `jit`: what the compiler is told of the values between two steps."""
+
+        def told(value: Any, spec: Spec) -> Any:
+            return jax.lax.with_sharding_constraint(value, NamedSharding(self.mesh, spec))
+
+        def node(value: Any) -> Any:
+            if isinstance(value, PerTask):
+                parts = [part for parts in self.stretches for part in parts]
+                own = zip(value, parts, strict=True)
+                return PerTask(tuple(jax.tree.map(lambda a, p=part: told(a, _spec_of(p)), v) for v, part in own))
+            if not self.x:
+                return told(value, Spec())
+            if not isinstance(value, (State, Variables)):  # an optimiser, say: it follows x
+                return value
+            leaves, structure = jax.tree.flatten(value.x)
+            x = jax.tree.unflatten(structure, map(told, leaves, self.x))
+            return jax.tree.map(node, value._replace(x=None), is_leaf=_is_per_task)._replace(x=x)
+
+        whole = _is_per_task if not self.x else lambda n: isinstance(n, (PerTask, State, Variables))
+        return jax.tree.map(node, tree, is_leaf=whole)
+
+    def laid_out(self, tree: Any) -> Any:
+        """`constrained`, compiled."""
+        return _laid_out(self, tree)
+
+    # ------------------------------------------------------------------ and back
+
+    def whole(self, tree: Any) -> Any:
+        """What is on the devices as it would be on one, in every process: `spread` undone."""
+
+        def node(value: Any) -> Any:
+            if not isinstance(value, PerTask):
+                return value
+            own = iter(value)
+            groups = [[next(own) for _ in parts] for parts in self.stretches]
+            return PerTask(tuple(jax.tree.map(lambda *rows: jnp.concatenate(rows), *group) for group in groups))
+
+        return jax.tree.map(node, fetched(tree), is_leaf=_is_per_task)
+
+    # ------------------------------------------------------------------ one thing at a time
+
+    def _group(self, group: Group, part: Stretch) -> Group:
+        start, stop, spread = part
+        parts = self.devices if spread else 1
+        held: dict[str, Any] = {role: getattr(group, role) for role in ROLES}
+        held = {role: None if source is None else source.cut(start, stop, parts) for role, source in held.items()}
+        own = dataclasses.replace(group, **held, ids=group.ids[start:stop], y=None)
+        return dataclasses.replace(self._put(own, _spec_of(part)), on=Placement(self.mesh, spread))
+
+    def _put(self, tree: Any, spec: Spec) -> Any:
+        return jax.tree.map(lambda leaf: _put(leaf, NamedSharding(self.mesh, spec)), tree)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _laid_out(layout: Layout, tree: Any) -> Any:
+    return layout.constrained(tree)
+
+
+def fetched(tree: Any) -> Any:
+    """The same in arrays that this process can read; what is spread over processes, all of them must ask for."""
+    leaves, structure = jax.tree.flatten(tree)
+    far = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array) and not _is_readable(leaf)]
+    if far:
+        near = jax.jit(lambda own: own, out_shardings=NamedSharding(_mesh_of(leaves[far[0]]), Spec()))
+        for i, leaf in zip(far, near([leaves[i] for i in far]), strict=True):
+            leaves[i] = leaf
+    return jax.tree.unflatten(structure, [_local(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in leaves])
+
+
+def _local(leaf: jax.Array) -> jax.Array:
+    if _is_key(leaf):
+        return jax.random.wrap_key_data(_local(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
+    array = np.asarray(leaf)
+    return jnp.asarray(array.item()) if leaf.weak_type and not array.ndim else jnp.asarray(array)
+
+
+def _put(leaf: Any, sharding: NamedSharding) -> Any:
+    if not isinstance(leaf, (jax.Array, np.ndarray)):  # a Python number
+        return leaf
+    if isinstance(leaf, jax.Array) and _is_key(leaf):
+        return jax.random.wrap_key_data(_put(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf))
+    if sharding.is_fully_addressable:
+        return jax.device_put(leaf, sharding)
+    host = np.asarray(leaf)
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+
+def _rows(tree: Any, part: Stretch) -> Any:
+    return jax.tree.map(lambda a: a[part.start : part.stop], tree)
+
+
+def _spec_of(part: Stretch) -> Spec:
+    return Spec(AXIS) if part.spread else Spec()
+
+
+def _is_per_task(node: Any) -> bool:
+    return isinstance(node, PerTask)
+
+
+def _is_key(leaf: jax.Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _is_readable(leaf: jax.Array) -> bool:
+    return leaf.is_fully_addressable or leaf.is_fully_replicated
+
+
+def _mesh_of(leaf: jax.Array) -> Mesh:
+    assert isinstance(leaf.sharding, NamedSharding)
+    return leaf.sharding.mesh  # type: ignore[return-value]
+
+
+def _spec(leaf: Any, mesh: Mesh) -> Spec:
+    """How a leaf of x was laid out by its user, where it was, on these devices."""
+    sharding = getattr(leaf, "sharding", None)
+    return sharding.spec if isinstance(sharding, NamedSharding) and sharding.mesh == mesh else Spec()
+
+
+# ------------------------------------------------------------------ what a user gives
+
+
+def _mesh(devices: Devices | None) -> Mesh | None:
+    if devices is None:
+        # Without this every process would make the whole run for itself.
+        return _of(jax.devices()) if jax.process_count() > 1 else None
+    if isinstance(devices, Mesh):
+        _check_mesh(devices)
+        return _check_processes(devices)
+    if values.is_whole(devices):
+        return _of(_first(int(devices)))  # type: ignore[arg-type]
+    if isinstance(devices, Sequence) and devices and all(isinstance(device, jax.Device) for device in devices):
+        return _of(devices)
+    raise TypeError(f"solve(devices={devices!r}): it needs a number of devices, a list of them, or a mesh of JAX.")
+
+
+def _first(count: int) -> list[jax.Device]:
+    there = jax.devices()
+    if not 1 <= count <= len(there):
+        more = f" On a CPU, JAX_NUM_CPU_DEVICES={count} in the environment makes them." if count > 0 else ""
+        raise ValueError(f"solve(devices={count}): it needs a number from 1 to {len(there)}, which there are.{more}")
+    return there[:count]
+
+
+def _of(devices: Sequence[jax.Device]) -> Mesh:
+    return _check_processes(Mesh(np.array(devices), (AXIS,), axis_types=(AxisType.Auto,)))
+
+
+def _check_mesh(mesh: Mesh) -> None:
+    if AXIS not in mesh.axis_names:
+        raise ValueError(f"solve(devices=...) got a mesh with axes {mesh.axis_names}: it needs one named {AXIS!r}.")
+    if any(kind != AxisType.Auto for kind in mesh.axis_types):
+        raise ValueError(
+            "solve(devices=...) got a mesh with axes that are not of the type Auto: make it by jax.make_mesh(..., "
+            "axis_types=(jax.sharding.AxisType.Auto,)), with one for each axis."
+        )
+
+
+def _check_processes(mesh: Mesh) -> Mesh:
+    """All processes take part, or this one alone."""
+    there = {device.process_index for device in mesh.devices.flat}
+    if there != {jax.process_index()} and len(there) < jax.process_count():
+        raise ValueError(
+            f"solve(devices=...) got devices of {len(there)} of {jax.process_count()} processes: it needs devices of "
+            "all of them, or of the process that calls it only (jax.local_devices())."
+        )
+    return mesh

@@ -1,0 +1,70 @@
+"""What the processes of a run agree on, so that all of them do the same: when to stop, where a call ends, what to keep.
+
+Process 0 decides and speaks; a signal may reach any of them. What one process does not decide is 0 there, so that the
+largest number of all is the decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+T = TypeVar("T")
+
+
+class Peers(NamedTuple):
+    """The processes that make a run together; one is alone."""
+
+    count: int = 1
+    rank: int = 0
+
+    @classmethod
+    def of(cls, processes: int) -> Peers:
+        """This process among so many."""
+        return cls(processes, jax.process_index()) if processes > 1 else cls()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this one decides, speaks and writes."""
+        return self.rank == 0
+
+    def decided(self, number: int) -> int:
+        """What process 0 says; at least 0."""
+        return self.largest(number if self.leads else 0)
+
+    def largest(self, number: int) -> int:
+        """The largest number of all processes; at least 0."""
+        if self.count == 1:
+            return int(number)
+        from jax.experimental import multihost_utils
+
+        return int(np.max(multihost_utils.process_allgather(np.asarray(number, np.int32))))
+
+    def led(self, action: Callable[[], T]) -> T | None:
+        """What process 0 makes of an action, None in the others; where it fails there, it fails in all."""
+        if self.count == 1:
+            return action()
+        try:
+            made = action() if self.leads else None
+        except BaseException:
+            self.largest(1)
+            raise
+        if self.largest(0):
+            raise RuntimeError("Process 0 of this run failed, and says why.")
+        return made
+
+    def told(self, content: bytes | None) -> bytes | None:
+        """The bytes that process 0 has, or None."""
+        if self.count == 1:
+            return content
+        from jax.experimental import multihost_utils
+
+        if not self.decided(content is not None):
+            return None
+        size = 0 if content is None else len(content)
+        length = self.decided(size >> 20) * 2**20 + self.decided(size & (2**20 - 1))
+        own = np.frombuffer(content, np.uint8) if content is not None else np.zeros(length, np.uint8)
+        return np.asarray(multihost_utils.broadcast_one_to_all(own)).tobytes()

@@ -1,0 +1,96 @@
+"""The tasks of a group on several devices: each device goes through its own tasks, and what all must know is summed up.
+
+What belongs to the tasks of a group that is spread, its data among them, is in equal parts along the mesh axis "tasks".
+All else is on every device. The compiler is told so wherever values of tasks come from or go to what is shared: left to
+itself it would move rows around, and let loops wait for the tasks of all devices in every turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as Spec
+
+from bilevel.problem.sources import Source
+
+AXIS = "tasks"  # of the mesh
+
+
+class Placement(NamedTuple):
+    """Where the tasks of a group are."""
+
+    mesh: Mesh
+    spread: bool  # over the devices, rather than all of them on each
+
+    @property
+    def spec(self) -> Spec:
+        """Of what has one row a task."""
+        return Spec(AXIS) if self.spread else Spec()
+
+    @property
+    def parts(self) -> int:
+        """In how many parts the tasks are."""
+        return self.mesh.shape[AXIS] if self.spread else 1
+
+    def manual(self, function: Callable[..., Any], out: Spec, check_vma: bool) -> Callable[..., Any]:
+        """`function` on each device, of its own rows."""
+        options: Any = {"axis_names": {AXIS}, "check_vma": check_vma}
+        return jax.shard_map(function, mesh=self.mesh, in_specs=self.spec, out_specs=out, **options)
+
+
+def each_task(function: Callable[..., Any], axes: Any, size: int, on: Placement | None) -> Callable[..., Any]:
+    """`vmap` over `size` tasks, where they are."""
+    if on is None:
+        return jax.vmap(function, in_axes=axes, axis_size=size)
+
+    def own(*arguments: Any) -> Any:
+        number = jax.lax.axis_index(AXIS) if on.spread else jnp.zeros((), jnp.int32)
+        here = [value.on_device(number) if isinstance(value, Source) else value for value in arguments]
+        return jax.vmap(function, in_axes=axes, axis_size=size // on.parts)(*here)
+
+    # Unchecked where tasks are spread: in a checked one a derivative in what all share, taken inside, would be summed
+    # over the devices.
+    return on.manual(own, on.spec, check_vma=not on.spread)
+
+
+def gathered(values: Any, on: Placement | None) -> Any:
+    """What has one number a task, on all devices: as a sum, so that it is sent together with other sums of a step."""
+    if on is None or not on.spread:
+        return values
+
+    def own(value: jax.Array) -> jax.Array:
+        whole = jnp.zeros((on.parts, *value.shape), value.dtype).at[jax.lax.axis_index(AXIS)].set(value)
+        return jax.lax.psum(whole.reshape(-1), AXIS)
+
+    # Checked, so that its transpose sends nothing: what comes back to it is on all devices already.
+    sent = on.manual(own, Spec(), check_vma=True)
+    return jax.tree.map(lambda value: sent(value) if value.ndim == 1 and value.dtype != bool else value, values)
+
+
+def weighted_sum(weights: jax.Array, values: Any, on: Placement | None) -> Any:
+    """sum_i weights_i values_i over the tasks of a group."""
+
+    def own(weights: jax.Array, values: Any) -> Any:
+        return jax.tree.map(lambda value: jnp.tensordot(weights.astype(value.dtype), value, 1), values)
+
+    if on is None or not on.spread:
+        return own(weights, values)
+    return on.manual(lambda *parts: jax.lax.psum(own(*parts), AXIS), Spec(), check_vma=True)(weights, values)
+
+
+def shared(values: Any, on: Placement | None) -> Any:
+    """Tells the compiler that values are on every device."""
+    return values if on is None else _pinned(values, on.mesh, Spec())
+
+
+def own_rows(values: Any, on: Placement | None) -> Any:
+    """Tells the compiler that values have one row for each task of a group."""
+    return values if on is None else _pinned(values, on.mesh, on.spec)
+
+
+def _pinned(values: Any, mesh: Mesh, spec: Spec) -> Any:
+    return jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, NamedSharding(mesh, spec)), values)
