@@ -1,6 +1,6 @@
 """The command itself, and how it reports errors: in one line, `error: ...`.
 
-Exit codes: 0 success, 1 the run failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
+Exit codes: 0 success, 1 the run failed, 2 wrong usage or input, 130 Ctrl-C, 143 SIGTERM.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def errors(debug: bool, interrupted: str = "Interrupted.") -> Iterator[None]:
         if debug:
             raise
         print_error(str(error))
-        raise typer.Exit(1) from None
+        raise typer.Exit(getattr(error, "exit_code", 1)) from None
 
 
 @contextmanager

@@ -13,7 +13,10 @@ from bilevel.cli.app import app, errors
 @app.command()
 def report(
     source: Annotated[
-        Path, typer.Argument(metavar="FILE_OR_FOLDER", help="What `result.save` wrote, or the folder of a run.")
+        Path,
+        typer.Argument(
+            metavar="FILE_OR_FOLDER", help="What `result.save` wrote, or the folder of a run or `bilevel fit`."
+        ),
     ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The page. Default: report.html in FOLDER, or FILE with .html.")
@@ -33,6 +36,8 @@ def report(
         from bilevel.report.reading import results_of
 
         shown = results_of(source)
+        beside = source / "min-avg.safetensors"  # which `bilevel fit` writes
+        against = beside if against is None and beside.is_file() else against
         other = None if against is None else results_of(against)
         target = out or (source / "report.html" if source.is_dir() else source.with_suffix(".html"))
         page.write(shown, target, against=other, title=title)
