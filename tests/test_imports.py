@@ -33,6 +33,7 @@ ROOMS = (
     ("datasets",),
     ("report",),
     ("estimators",),
+    ("tables",),
     ("_cost",),
     ("_studies",),
     ("paper",),
@@ -49,7 +50,7 @@ LOADED = """
 import sys
 import bilevel as bl
 bl.Problem, bl.Task, bl.solve, bl.MORBiT, bl.Tandem, bl.weightings.SimplexAscent, bl.recommended, bl.estimators
-heavy = "scipy.optimize scipy.stats sklearn matplotlib typer rich pandas safetensors flax equinox".split()
+heavy = "scipy.optimize scipy.stats sklearn matplotlib typer rich pandas pyarrow safetensors flax equinox".split()
 heavy += ["tensorboardX", "mlflow", "wandb"]
 print(*[name for name in heavy if name in sys.modules])
 """

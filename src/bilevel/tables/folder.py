@@ -55,8 +55,12 @@ def check_target(out: Path, replace: bool) -> None:
     parent = out.absolute().parent
     if not parent.is_dir():
         raise InputError(f"--out {str(out)!r}: there is no folder {str(parent)!r}.")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise InputError(f"--out {str(out)!r}: there is no permission to write in {str(parent)!r}.")
+    probe = parent / f".bilevel-{secrets.token_hex(8)}.tmp"
+    try:
+        probe.mkdir()  # permissions do not say it all: a disk may be mounted to be read only
+        probe.rmdir()
+    except OSError as error:
+        raise InputError(f"--out {str(out)!r} cannot be written in {str(parent)!r} ({error.strerror}).") from error
 
 
 @contextlib.contextmanager

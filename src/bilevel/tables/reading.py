@@ -120,7 +120,7 @@ def _line(text: str) -> str:
 
 def _csv(path: Path, separator: str | None, encoding: str) -> tuple[Any, str]:
     "".encode(encoding)  # a LookupError where there is none of this name
-    header = _scanned(path)
+    header = _scanned(path, encoding)
     first = io.TextIOWrapper(io.BytesIO(header), encoding, errors="ignore").readline()
     if separator is None:
         separator = max(SEPARATORS, key=lambda mark: first.count(mark))
@@ -144,16 +144,20 @@ def _csv(path: Path, separator: str | None, encoding: str) -> tuple[Any, str]:
     return found, separator
 
 
-def _scanned(path: Path) -> bytes:
+def _scanned(path: Path, encoding: str) -> bytes:
     """The beginning of a file, all of which was looked at for what the parser would let through."""
     quotes, start = 0, b""
+    wide = encoding.lower().startswith(("utf-16", "utf-32", "utf_16", "utf_32"))  # whose letters have other bytes
     with pa.input_stream(str(path)) as file:
         while block := file.read(SCANNED):
             start = start or block[:FIELD]
             quotes += block.count(b'"')
-            if b"\0" in block and not start.startswith((b"\xff\xfe", b"\xfe\xff")):  # UTF-16 says so first
-                raise InputError(f"{str(path)!r} has zero bytes: it is no text, or not in the encoding expected.")
-    if quotes % 2:
+            if b"\0" in block and not wide:
+                raise InputError(
+                    f"{str(path)!r} has zero bytes: it is no text, or in another encoding; then give --encoding, for "
+                    "instance utf-16."
+                )
+    if quotes % 2 and not wide:
         raise InputError(f"{str(path)!r} has a quote that is open: {quotes} of them, where it needs an even number.")
     return start
 
