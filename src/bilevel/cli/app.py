@@ -112,6 +112,23 @@ def errors(debug: bool, interrupted: str = "Interrupted.") -> Iterator[None]:
 
 
 @contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM ends the command as an exception does, so that what is half written is removed."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(TERMINATED)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
 def interrupts() -> Iterator[threading.Event]:
     """Remembers Ctrl-C: a run that is interrupted returns partial results, and raises nothing."""
     pressed = threading.Event()

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bilevel.cli.app import app, errors, interrupts
+from bilevel.cli.app import app, errors, interrupts, terminable
 
 Names = list[str] | None
 Flag = bool | None
@@ -85,7 +85,7 @@ def fit(
         "quiet": quiet,
         "json": as_json,
     }
-    with interrupts() as pressed, errors(debug, "Interrupted: nothing was written."):
+    with interrupts() as pressed, terminable(), errors(debug, "Interrupted: nothing was written."):
         from bilevel._run.compile_cache import compile_cache
         from bilevel.tables import fitting, folder, text
         from bilevel.tables.settings import settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
 from bilevel.report.subject import shortened
@@ -12,6 +13,7 @@ from bilevel.tables.outcomes import CLASSIFICATION
 
 TASKS = 25  # that are shown, the worst
 NAME = 24  # letters of a task's name
+WIDEST = 100  # lines of words
 Numbers = Mapping[str, float]
 Cells = list[str]
 
@@ -34,7 +36,8 @@ def table(kept: Kept, width: int) -> str:
     beside = _laid([*begin, *losses, *scores, *weights], {2: "loss", 2 + len(MODELS): score})
     if max(map(len, beside)) > width:
         beside = [*_laid([*begin, *losses, *weights], {2: "loss"}), "", *_laid([*begin, *scores], {2: score})]
-    return "\n".join([*beside, "", *_remarks(kept, len(scored), score), kept.verdict.sentence(), _saved(kept)])
+    words = [*_remarks(kept, len(scored), score), kept.verdict.sentence(), _saved(kept)]
+    return "\n".join([*beside, "", *(textwrap.fill(line, min(width, WIDEST)) for line in words)])
 
 
 def _column(
