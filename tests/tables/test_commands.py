@@ -19,6 +19,7 @@ from bilevel.tables.fitting import fit
 from bilevel.tables.judging import MODELS
 from bilevel.tables.settings import settings
 from command import call
+from report.made import Page, five
 from tables.made import FAST, OPTIONS, column, rows, write
 
 
@@ -173,8 +174,12 @@ def test_the_folder_becomes_a_page_with_min_avg_beside_robust(fitted, tmp_path):
         pytest.importorskip(package, reason=f"needs {package}: of the extra report")
     ran = call("report", str(fitted[0]), f"--out={tmp_path / 'page.html'}")
     assert ran.exit_code == 0, ran.errors
+    kept, page = folders.read(fitted[0]), Page(tmp_path / "page.html")
+    told = page.column("Tasks, the worst first", "robust: loss")
+    assert told == {line.task: five(line.losses["robust"]) for line in kept.lines if line.is_scored}
     text = (tmp_path / "page.html").read_text()
-    assert "north" in text
+    assert kept.verdict.sentence() in text
+    assert "<h1>ill by clinic</h1>" in text
 
 
 def test_control_c_leaves_nothing_behind(csv_file, tmp_path, monkeypatch):

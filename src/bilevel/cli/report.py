@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,10 +35,20 @@ def report(
         from bilevel.report import page
         from bilevel.report.reading import results_of
 
+        own = _of_table(source)
         shown = results_of(source)
-        beside = source / "min-avg.safetensors"  # which `bilevel fit` writes
-        against = beside if against is None and beside.is_file() else against
+        against = own.get("against") if against is None else against
         other = None if against is None else results_of(against)
         target = out or (source / "report.html" if source.is_dir() else source.with_suffix(".html"))
-        page.write(shown, target, against=other, title=title)
+        page.write(shown, target, against=other, title=title or own.get("title"), section=own.get("section"))
         typer.echo(f"wrote {target}")
+
+
+def _of_table(source: Path) -> dict[str, Any]:
+    """What the folder of a `bilevel fit` has besides a result."""
+    if not (source / "fit.json").is_file():
+        return {}
+    from bilevel.tables import folder, pages
+
+    kept = folder.read(source)
+    return {"against": source / folder.OTHER, "title": pages.title(kept), "section": pages.section(kept)}

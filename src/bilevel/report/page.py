@@ -26,8 +26,9 @@ def write(
     certificate: Certificate | None = None,
     title: str | None = None,
     baselines: Baselines | None = None,
+    section: tables.Section | None = None,
 ) -> None:
-    """Writes the page of a result, or of several runs; see `Result.report`."""
+    """Writes the page of a result, or of several runs, with a section before all else; see `Result.report`."""
     runs = _runs("result", result)
     others = None if against is None else _runs("against", against)
     _check_certificate(certificate, runs)
@@ -42,6 +43,7 @@ def write(
         facts=_facts(subject),
         verdict=sentences.verdict(subject),
         comparison=[] if other is None else sentences.comparison(subject, other),
+        section=section,
         remark=sentences.differing_tasks(subject),
         tasks=tables.tasks(subject, other),
         charts=_charts(subject, other),

@@ -37,6 +37,14 @@ class Table(NamedTuple):
     rows: list[list[Cell]]
 
 
+class Section(NamedTuple):
+    """What a caller adds to a page, before all else: for instance losses on rows that the runs did not have."""
+
+    title: str
+    sentences: list[str]
+    table: Table
+
+
 def number(value: float | None, digits: int = 5) -> str:
     """A number as a page shows it.
 

@@ -25,7 +25,7 @@ def table(kept: Kept, width: int) -> str:
         kept: what the folder says.
         width: of the screen, in letters: losses and scores are beside each other where there is room.
     """
-    score = "accuracy" if kept.kind == CLASSIFICATION else "R2"
+    measure = score(kept)
     scored = [line for line in kept.lines if line.is_scored]
     shown = scored[:TASKS]
     names = [*(shortened(line.task, NAME) for line in shown), "worst", "mean"]
@@ -33,10 +33,10 @@ def table(kept: Kept, width: int) -> str:
     weights = [["weight", *(f"{line.weight:.3f}" for line in shown), "", ""]]
     losses = [_column(model, shown, scored, lambda line: line.losses, max) for model in MODELS]
     scores = [_column(model, shown, scored, lambda line: line.scores, min) for model in MODELS]
-    beside = _laid([*begin, *losses, *scores, *weights], {2: "loss", 2 + len(MODELS): score})
+    beside = _laid([*begin, *losses, *scores, *weights], {2: "loss", 2 + len(MODELS): measure})
     if max(map(len, beside)) > width:
-        beside = [*_laid([*begin, *losses, *weights], {2: "loss"}), "", *_laid([*begin, *scores], {2: score})]
-    words = [*_remarks(kept, len(scored), score), kept.verdict.sentence(), _saved(kept)]
+        beside = [*_laid([*begin, *losses, *weights], {2: "loss"}), "", *_laid([*begin, *scores], {2: measure})]
+    words = [*remarks(kept), "", kept.verdict.sentence(), saved(kept)]
     return "\n".join([*beside, "", *(textwrap.fill(line, min(width, WIDEST)) for line in words)])
 
 
@@ -66,17 +66,25 @@ def _laid(columns: list[Cells], headings: Mapping[int, str]) -> list[str]:
     return [top.rstrip(), rows[0], rule, *rows[1:-2], rule, *rows[-2:]]
 
 
-def _remarks(kept: Kept, scored: int, score: str) -> list[str]:
+def score(kept: Kept) -> str:
+    """What the scores are."""
+    return "accuracy" if kept.kind == CLASSIFICATION else "R2"
+
+
+def remarks(kept: Kept) -> list[str]:
+    """What is to be said of the table."""
+    scored = sum(line.is_scored for line in kept.lines)
     more, small = scored - TASKS, len(kept.lines) - scored
     found = [f"{more:,} more tasks are in {kept.path / 'tasks.csv'}."] if more > 0 else []
     if small:
         smallest = kept.document.get("smallest")
         found.append(f"{small:,} tasks with fewer than {smallest} rows are fitted, and not scored.")
     unit = "cross-entropy" if kept.kind == CLASSIFICATION else "squared error in units of the target's variance"
-    return [*found, f"Loss ({unit}) and {score} on rows held out from everything; the worst task first.", ""]
+    return [*found, f"Loss ({unit}) and {score(kept)} on rows held out from everything; the worst task first."]
 
 
-def _saved(kept: Kept) -> str:
+def saved(kept: Kept) -> str:
+    """What the model that was kept has seen."""
     if kept.refitted:
         return (
             "The model that is kept shares what was judged here, with the heads of the tasks fitted again to all rows."
