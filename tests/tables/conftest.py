@@ -3,8 +3,6 @@ import pytest
 from command import call
 from tables.made import FAST, OPTIONS, rows, write
 
-pytest.importorskip("pyarrow", reason="needs pyarrow: of the extra tables")
-
 
 @pytest.fixture(scope="session")
 def csv_file(tmp_path_factory):

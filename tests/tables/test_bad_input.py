@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -168,7 +169,12 @@ def a_file(folder):
         (a_file, ("--replace",), "is a file or a link"),
         (linked, ("--replace",), "is a file or a link"),
         (lambda folder: folder / "missing" / "run", (), "there is no folder"),
-        (lambda folder: Path("/proc/run"), (), "cannot be written in '/proc'"),
+        pytest.param(
+            lambda folder: Path("/proc/run"),
+            (),
+            "cannot be written in '/proc'",
+            marks=pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that nobody can write to"),
+        ),
     ],
 )
 def test_an_out_that_cannot_be_written(make, options, says, tmp_path, csv_file):
@@ -264,3 +270,13 @@ def test_new_rows_that_are_wrong(name, run, tmp_path):
     refused(call(command, str(run), str(file)), says)
     assert left(tmp_path) == before
     assert (run / "model.safetensors").read_bytes() == model
+
+
+def test_a_package_that_is_missing(csv_file, tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("bilevel.tables")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    ran = call("fit", str(csv_file), *OPTIONS, f"--out={tmp_path / 'run'}")
+    assert ran.exit_code == 1
+    assert ran.errors == "error: tables need pyarrow and scikit-learn: pip install 'bilevel[tables]'\n"
+    assert left(tmp_path) == []

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import threading
 import types
 from pathlib import Path
 
@@ -182,16 +183,34 @@ def test_the_folder_becomes_a_page_with_min_avg_beside_robust(fitted, tmp_path):
     assert "<h1>ill by clinic</h1>" in text
 
 
-def test_control_c_leaves_nothing_behind(csv_file, tmp_path, monkeypatch):
-    plain = estimators.RobustRepresentationClassifier.fit
-
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_nothing_behind(number, code, csv_file, tmp_path, monkeypatch):
     def pressed(self, *given, **more):
-        os.kill(os.getpid(), signal.SIGINT)
-        return plain(self, *given, **more)
+        os.kill(os.getpid(), number)
+        raise AssertionError("the signal should have ended this")
 
     monkeypatch.setattr(estimators.RobustRepresentationClassifier, "fit", pressed)
     ran = call("fit", str(csv_file), *OPTIONS, *FAST, f"--out={tmp_path / 'run'}")
-    assert (ran.exit_code, ran.text, ran.errors) == (130, "", "Interrupted: nothing was written.\n")
+    assert (ran.exit_code, ran.text, ran.errors) == (code, "", "Interrupted: nothing was written.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_control_c_in_the_middle_of_a_run_leaves_nothing_behind(csv_file, tmp_path, monkeypatch):
+    """The run itself answers to Ctrl-C by ending early, with what it has reached."""
+    plain, timers = estimators.RobustRepresentationClassifier.fit, []
+
+    def pressed(self, *given, **more):
+        timers.append(threading.Timer(8, os.kill, (os.getpid(), signal.SIGINT)))
+        timers[-1].start()
+        return plain(self, *given, **more)
+
+    monkeypatch.setattr(estimators.RobustRepresentationClassifier, "fit", pressed)
+    options = (*OPTIONS, "--steps=10000000", "--quiet", f"--out={tmp_path / 'run'}")
+    ran = call("fit", str(csv_file), *options)
+    for timer in timers:
+        timer.cancel()
+    assert (ran.exit_code, ran.text, len(timers)) == (130, "", 1)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bilevel.report.subject import shortened
-from bilevel.tables.judging import MODELS, ROBUST, Line
+from bilevel.tables.judging import AVERAGE, MODELS, Line
 
 TASKS = 40  # the worst, that are drawn
 # Colours that people with any colour vision tell apart (Okabe, Ito), and marks that tell them apart without colour.
@@ -25,8 +25,9 @@ def losses(lines: Sequence[Line], kind: str, path: Path) -> None:
     places = range(len(shown))
     for model, (colour, mark) in MARKS.items():
         values = [line.losses[model] for line in shown]
-        size = 36 if model == ROBUST else 22
-        axes.scatter(values, places, s=size, c=colour, marker=mark, label=model, alpha=0.85, linewidths=0)
+        # min-avg is hollow and larger: the two of ours are often in one place.
+        look = {"s": 70, "facecolors": "none"} if model == AVERAGE else {"s": 22, "facecolors": colour}
+        axes.scatter(values, places, marker=mark, label=model, edgecolors=colour, linewidths=1.2, **look)
     axes.set_yticks(places, [shortened(line.task, 28) for line in shown])
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.3)

@@ -154,6 +154,8 @@ def _ours(
             raise KeyboardInterrupt
         use = one.predict_proba if found.kind == CLASSIFICATION else one.predict
         outputs[name] = use(matrices[1], task=texts[test])
+        if not np.all(np.isfinite(outputs[name])):
+            raise ValueError(f"{name} predicts numbers that are not finite: --steps or [parameters] may be the reason.")
         fitted[name] = one
     return outputs, fitted
 
