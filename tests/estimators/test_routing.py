@@ -88,4 +88,4 @@ def test_a_model_in_place_of_dense_layers_is_learnt_and_stays_as_it_was(clinics,
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
     learnt = jax.tree.leaves(own.result_.last.x["network"])
     assert all(not np.array_equal(a, b) for a, b in zip(before, learnt, strict=True))
-    assert own.transform(X).shape == (120, 4)
+    assert own.transform(X).shape == (120, 7)  # three columns beside

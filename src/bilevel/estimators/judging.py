@@ -19,6 +19,7 @@ from bilevel.estimators.parts import PARTS
 from bilevel.estimators.rows import Rows
 
 FACTORS = (1.0, 3.0, 10.0, 30.0)
+CENTRED = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)  # from nearly one model a task to nearly one for all
 TASKS = 64  # those with the largest weights, by which a factor is chosen
 
 
@@ -36,6 +37,7 @@ class Judge(NamedTuple):
     rows: Rows
     fit: Callable[[TaskRows, float], Head]  # with a factor
     loss: Callable[[Head, TaskRows], float]
+    held_out: tuple[str, ...] = ("validation", "selection")  # by which a factor is chosen
 
     def judged(self, weights: np.ndarray, factors: Sequence[float]) -> Judged:
         """The best of the factors, and what it gives."""
@@ -45,7 +47,7 @@ class Judge(NamedTuple):
         return Judged(factor, np.array([self._loss(k, factor, ("selection",)) for k in range(len(weights))]))
 
     def _total(self, tasks: np.ndarray, weights: np.ndarray, factor: float) -> float:
-        return sum(float(weights[k]) * self._loss(k, factor, ("validation", "selection")) for k in tasks)
+        return sum(float(weights[k]) * self._loss(k, factor, self.held_out) for k in tasks)
 
     def _loss(self, task: int, factor: float, held_out: Sequence[str]) -> float:
         begin, end = np.searchsorted(self.rows.task, [task, task + 1])
