@@ -1,6 +1,6 @@
 """What is compared: our estimators, and what one would do without them, each tuned on the same rows to fit.
 
-Every method takes the rows to fit and returns a function of (X, task) that gives probabilities of `classes`, or numbers.
+Every method takes the rows to fit and returns a function of (X, task) that gives probabilities of classes, or numbers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from problems import Draw, Rows
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
@@ -18,12 +17,14 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from bilevel.datasets.splitting import split
 from bilevel.estimators import RobustRepresentationClassifier, RobustRepresentationRegressor
+from problems import Draw, Rows
 
 Predict = Callable[[np.ndarray, str], np.ndarray]
 PENALTIES = 10.0 ** np.arange(-3, 4)  # seven of each linear model
 TREES = [{"max_leaf_nodes": n, "learning_rate": r} for n in (4, 15) for r in (0.03, 0.1)]  # four of each boosted one
 SELECTION = 0.25  # of a task's rows, by which they are chosen; then all rows are fitted
 BEFORE = {
+    "cross_fit": False,
     "centre": False, "linear": False, "shrink": False, "penalty": 1e-2, "learning_rate": 2e-3,
     "validation_fraction": 0.2, "selection_fraction": 0.15, "max_iter": 1000, "layers": (64,),
 }  # fmt: skip

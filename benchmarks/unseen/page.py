@@ -1,4 +1,4 @@
-"""Makes docs/unseen.md of the records: python benchmarks/unseen/page.py"""
+"""Makes docs/unseen.md of the records: python benchmarks/unseen/page.py."""
 
 from __future__ import annotations
 
@@ -100,6 +100,11 @@ def against(records: Records, problems: list[str], methods: list[str], one: str,
     return lines
 
 
+def named(problems: list[str]) -> str:
+    """In a sentence."""
+    return ", ".join(problems) or "none"
+
+
 def counts(records: Records, problems: list[str], methods: list[str], one: str) -> list[str]:
     """What was hoped for, and what came."""
     means = {
@@ -109,7 +114,8 @@ def counts(records: Records, problems: list[str], methods: list[str], one: str) 
     others = [m for m in methods if m not in OURS and m not in BEFORE]
     best = [p for p in problems if means[p][one] <= min(means[p][m] for m in others)]
     lines = [
-        f"- `{one}` has the lowest mean worst loss of all but our own variants on {len(best)} of {len(problems)}: {', '.join(best) or 'none'}."
+        f"- `{one}` has the lowest mean worst loss of all but our own variants on "
+        f"{len(best)} of {len(problems)}: {named(best)}."
     ]
     far = []
     for p in problems:
@@ -124,8 +130,8 @@ def counts(records: Records, problems: list[str], methods: list[str], one: str) 
         above = [p for p, (mean, half) in found.items() if mean > half]
         mean_below = [p for p, (mean, _) in found.items() if mean < 0]
         lines.append(
-            f"- Against `{other}`: below in the mean on {len(mean_below)}, below with the whole interval on {len(below)} "
-            f"({', '.join(below) or 'none'}), above with the whole interval on {len(above)} ({', '.join(above) or 'none'})."
+            f"- Against `{other}`: below in the mean on {len(mean_below)}, below with the whole interval on "
+            f"{len(below)} ({named(below)}), above with the whole interval on {len(above)} ({named(above)})."
         )
     return lines
 
@@ -133,6 +139,7 @@ def counts(records: Records, problems: list[str], methods: list[str], one: str) 
 def main() -> None:
     """Writes the page."""
     from methods import METHODS
+
     from problems import STUDIED
 
     records = read()

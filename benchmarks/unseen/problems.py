@@ -54,7 +54,7 @@ def _grouped(
     most: int,
     classes: bool,
 ) -> Draw:
-    """Half of each group's rows, at most `most`, may be fitted; as many others, up to 10 times as many, are for testing."""
+    """Half of each group's rows, at most `most`, may be fitted; others, up to 9 times `most`, are for testing."""
     table = (
         table.dropna(subset=[target]).sample(frac=1, random_state=int(generator.integers(2**31))).reset_index(drop=True)
     )

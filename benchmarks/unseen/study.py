@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from methods import METHODS, classes_of, row_losses
+
 from problems import DEVELOPMENT, STUDIED, Draw, drawn
 
 HERE = Path(__file__).parent

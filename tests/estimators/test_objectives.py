@@ -49,7 +49,7 @@ def test_the_lower_level_adds_a_penalty_for_each_feature_and_hardly_any_for_the_
 
 
 def test_with_a_centre_it_is_the_way_from_there_that_costs():
-    """Or from its multiples, at a price of their own; one strength for the intercept, one for inputs, one for all others.
+    """Or from its multiples, at a price of their own; one strength for the intercept, one for inputs, one for the rest.
 
     A task's share of it all is 2.
     """

@@ -17,7 +17,7 @@ from bilevel.estimators.parts import PARTS
 from bilevel.estimators.rows import Rows
 
 if TYPE_CHECKING:
-    from bilevel.estimators.base import Robust
+    from bilevel.estimators.fitting import Fitting
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 UNSCALED = 1e6  # q, where a head is not to be the centre on another scale
@@ -34,20 +34,20 @@ class Pooled(NamedTuple):
     centre: np.ndarray | None
 
     @classmethod
-    def of(cls, owner: Robust, X: np.ndarray, rows: Rows, known: np.ndarray) -> Pooled:
+    def of(cls, owner: Fitting, X: np.ndarray, rows: Rows, known: np.ndarray) -> Pooled:
         """As it starts."""
         train, validation = (rows.part == PARTS.index(part) for part in ("train", "validation"))
         found = [cls(X, rows, known, q, None).fitted(owner, train) for q in PENALTIES]
         return found[int(np.argmin([own.loss(owner, validation) for own in found]))]
 
-    def fitted(self, owner: Robust, chosen: np.ndarray) -> Pooled:
+    def fitted(self, owner: Fitting, chosen: np.ndarray) -> Pooled:
         """To some of the rows, towards what it is."""
         own = self._some(chosen)
         penalty = plain(owner.shared_.features, self.penalty)
         fitted = owner._pool(TaskRows.of(self.X, own), penalty, self.centre, self.known[own.task])
         return self._replace(centre=fitted)
 
-    def loss(self, owner: Robust, chosen: np.ndarray) -> float:
+    def loss(self, owner: Fitting, chosen: np.ndarray) -> float:
         """The mean over rows, each with the classes of all tasks."""
         assert self.centre is not None
         return owner._loss(owner._as_head(self.centre), TaskRows.of(self.X, self._some(chosen)))
@@ -62,7 +62,7 @@ def plain(features: int, penalty: float) -> np.ndarray:
     return np.append(np.full(features, penalty), [INTERCEPT, UNSCALED])
 
 
-def alone(owner: Robust, X: np.ndarray, rows: Rows, regret: bool) -> tuple[np.ndarray, np.ndarray]:
+def alone(owner: Fitting, X: np.ndarray, rows: Rows, regret: bool) -> tuple[np.ndarray, np.ndarray]:
     """What each task reaches with a head of its own, and the standard error of what it is compared by.
 
     Both are of validation rows and heads that saw training rows, with what is shared as it starts. For `regret` a loss

@@ -14,8 +14,9 @@ from bilevel._core import values
 from bilevel._core.array_files import Arrays
 from bilevel._core.documents import Fields
 from bilevel.estimators import heads
-from bilevel.estimators.base import FLOATS, Robust, Target
+from bilevel.estimators.base import FLOATS, Robust
 from bilevel.estimators.files import labels_restored, labels_stored
+from bilevel.estimators.fitting import Target
 from bilevel.estimators.heads import Head, TaskRows
 from bilevel.estimators.learning import Learner, Learnt, Settings
 from bilevel.estimators.objectives import cross_entropy

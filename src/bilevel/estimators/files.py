@@ -1,7 +1,8 @@
 """A fitted estimator in one file: arrays in the safetensors format, all else as JSON in its metadata; no pickle.
 
 The arrays are `centre` and `scale` of the columns, `penalty`, `network/...`, `heads/centre` where heads have one,
-`heads/0/weights`, `heads/0/intercept`, and those of the run under `result/`. A file is not trusted: what it says is looked at before anything is made of it.
+`heads/0/weights`, `heads/0/intercept`, and those of the run under `result/`. A file is not trusted: what it says is
+looked at before anything is made of it.
 """
 
 from __future__ import annotations

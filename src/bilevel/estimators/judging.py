@@ -37,7 +37,8 @@ class Judge(NamedTuple):
     rows: Rows
     fit: Callable[[TaskRows, float], Head]  # with a factor
     loss: Callable[[Head, TaskRows], float]
-    held_out: tuple[str, ...] = ("validation", "selection")  # by which a factor is chosen
+    train: tuple[str, ...] = ("train",)  # the rows that heads see
+    held_out: tuple[str, ...] = ("validation", "selection")  # and those by which a factor is chosen
 
     def judged(self, weights: np.ndarray, factors: Sequence[float]) -> Judged:
         """The best of the factors, and what it gives."""
@@ -52,8 +53,9 @@ class Judge(NamedTuple):
     def _loss(self, task: int, factor: float, held_out: Sequence[str]) -> float:
         begin, end = np.searchsorted(self.rows.task, [task, task + 1])
         own = self.rows.take(np.arange(begin, end))
-        chosen = (np.flatnonzero(own.part == PARTS.index(part))[:EVALUATED] for part in ("train", *held_out))
-        train, *others = (own.take(numbers) for numbers in chosen)
-        head = self.fit(TaskRows.of(self.X, train), factor)
-        rows = Rows(*(np.concatenate(columns) for columns in zip(*others, strict=True)))
-        return self.loss(head, TaskRows.of(self.X, rows))
+        head = self.fit(self._rows(own, self.train), factor)
+        return self.loss(head, self._rows(own, held_out))
+
+    def _rows(self, own: Rows, parts: Sequence[str]) -> TaskRows:
+        numbers = [np.flatnonzero(own.part == PARTS.index(part))[:EVALUATED] for part in parts]
+        return TaskRows.of(self.X, own.take(np.concatenate(numbers)))

@@ -59,6 +59,8 @@ class RobustKernelClassifier(Classifier, Kernel):
         weighting: as for `RobustRepresentationClassifier`, as is all that follows.
         centre: whether heads have a centre.
         linear: whether inputs are among the features.
+        cross_fit: whether training and validation rows change places, in two heads a task, so that what is shared is
+            fitted to all rows but those for selection.
         shrink: whether weights move only as far as differences between losses are more than noise.
         penalty: all strengths, as they start; None = 3 rows of a usual task for intercept and scale, 10 for the rest.
             Without a centre the penalty of |y|^2, and None = 0.001.
@@ -66,7 +68,7 @@ class RobustKernelClassifier(Classifier, Kernel):
         batch_size: rows of each task in a step; None = all; "auto" = all where they are few in all, and 64 otherwise.
         max_iter: steps.
         patience: evaluations without a lower worst selection loss after which the run stops.
-        validation_fraction: the share of a task's rows that hyperparameters are tuned on.
+        validation_fraction: the share of a task's rows that hyperparameters are tuned on, without `cross_fit`.
         selection_fraction: the share of rows by which the run is judged.
         smallest: tasks with fewer rows have no say in what is shared.
         random_state: of W, the split and the batches.
@@ -83,14 +85,15 @@ class RobustKernelClassifier(Classifier, Kernel):
         weighting: Any = "min-max",
         centre: bool = True,
         linear: bool = True,
+        cross_fit: bool = True,
         shrink: bool = True,
         penalty: float | None = None,
         learning_rate: float = 0.02,
         batch_size: int | str | None = "auto",
         max_iter: int = 1000,
-        patience: int | None = 20,
+        patience: int | None = 15,
         validation_fraction: float = 0.2,
-        selection_fraction: float = 0.15,
+        selection_fraction: float = 0.2,
         smallest: int = 20,
         random_state: Any = None,
         verbose: bool = False,
@@ -100,6 +103,7 @@ class RobustKernelClassifier(Classifier, Kernel):
         self.weighting = weighting
         self.centre = centre
         self.linear = linear
+        self.cross_fit = cross_fit
         self.shrink = shrink
         self.penalty = penalty
         self.learning_rate = learning_rate
@@ -132,6 +136,8 @@ class RobustKernelRegressor(Regressor, Kernel):
         weighting: as for `RobustRepresentationClassifier`, as is all that follows.
         centre: whether heads have a centre.
         linear: whether inputs are among the features.
+        cross_fit: whether training and validation rows change places, in two heads a task, so that what is shared is
+            fitted to all rows but those for selection.
         shrink: whether weights move only as far as differences between losses are more than noise.
         penalty: all strengths, as they start; None = 3 rows of a usual task for intercept and scale, 10 for the rest.
             Without a centre the penalty of |y|^2, and None = 0.001.
@@ -140,7 +146,7 @@ class RobustKernelRegressor(Regressor, Kernel):
             are fitted to all rows in the end.
         max_iter: steps.
         patience: evaluations without a lower worst selection loss after which the run stops.
-        validation_fraction: the share of a task's rows that hyperparameters are tuned on.
+        validation_fraction: the share of a task's rows that hyperparameters are tuned on, without `cross_fit`.
         selection_fraction: the share of rows by which the run is judged.
         smallest: tasks with fewer rows have no say in what is shared.
         random_state: of W and the split.
@@ -159,14 +165,15 @@ class RobustKernelRegressor(Regressor, Kernel):
         weighting: Any = "min-max",
         centre: bool = True,
         linear: bool = True,
+        cross_fit: bool = True,
         shrink: bool = True,
         penalty: float | None = None,
         learning_rate: float = 0.05,
         tuning_rows: int = 512,
         max_iter: int = 200,
-        patience: int | None = 20,
+        patience: int | None = 15,
         validation_fraction: float = 0.2,
-        selection_fraction: float = 0.15,
+        selection_fraction: float = 0.2,
         smallest: int = 20,
         random_state: Any = None,
         verbose: bool = False,
@@ -176,6 +183,7 @@ class RobustKernelRegressor(Regressor, Kernel):
         self.weighting = weighting
         self.centre = centre
         self.linear = linear
+        self.cross_fit = cross_fit
         self.shrink = shrink
         self.penalty = penalty
         self.learning_rate = learning_rate

@@ -37,6 +37,7 @@ SMALL = 2048  # rows of all tasks up to which a step sees all of them
 BATCH = 64  # and the rows of a task that it sees where there are more
 WEIGHTS_RATE = 0.1  # gamma where heads are solved: losses are in units of the variance of the targets
 EVALUATIONS = 50
+FOLDS = 2
 
 
 @part
@@ -112,6 +113,15 @@ class Learner:
         solver = GDA(Falling(settings.rate, steps), weighting, optax.adam)
         head = jnp.zeros((self.shared.made + 1, 1), jnp.float32)
         return self._run(problem, solver, {"head": head}, settings)
+
+    def crossed(self) -> Learner:
+        """Every task twice: training and validation rows change places, so that each row validates once."""
+        train, validation = (PARTS.index(part) for part in ("train", "validation"))
+        other = np.select([self.rows.part == train, self.rows.part == validation], [validation, train], self.rows.part)
+        second = self.rows._replace(task=self.rows.task + len(self.names), part=other)
+        rows = Rows(*(np.concatenate(columns) for columns in zip(self.rows, second, strict=True)))
+        names = [f"{name}, fold {k + 1} of {FOLDS}" for k in range(FOLDS) for name in self.names]
+        return dataclasses.replace(self, rows=rows, names=names, known=np.tile(self.known, (FOLDS, 1)))
 
     @property
     def _centred(self) -> bool:

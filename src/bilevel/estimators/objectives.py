@@ -5,9 +5,9 @@ With phi the features of x and y a head with an intercept,
     f(x, y) = mean of w l(phi(p) y, t) over rows (p, t, w)
     g(x, y) = the same on training rows + s min over a of [sum_j p_j |y_j - (1 + a) c_j|^2 + q a^2]
 
-x is the network, the logarithms of the strengths p_j and q, and the centre c of the heads. As p and q grow all tasks have
-one model, c; as they fall, each has its own. A task whose labels are noisier needs the same scores, but smaller: that
-is a, and costs q and not p (the intercept is not scaled). With d = y - c the minimum over a is
+x is the network, the logarithms of the strengths p_j and q, and the centre c of the heads. As p and q grow all tasks
+have one model, c; as they fall, each has its own. A task whose labels are noisier needs the same scores, but smaller:
+that is a, and costs q and not p (the intercept is not scaled). With d = y - c the minimum over a is
 
     sum_j p_j |d_j|^2 - <p d, c>^2 / (q + <p c, c>)
 

@@ -12,7 +12,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from bilevel._core.array_files import Arrays
 from bilevel._core.documents import Fields
 from bilevel.estimators import heads
-from bilevel.estimators.base import FLOATS, Robust, Target
+from bilevel.estimators.base import FLOATS, Robust
+from bilevel.estimators.fitting import Target
 from bilevel.estimators.heads import Head, TaskRows
 from bilevel.estimators.learning import Learner, Learnt, Settings
 from bilevel.estimators.objectives import squared_error

@@ -23,14 +23,15 @@ class Representation(Robust):
         weighting: Any = "min-max",
         centre: bool = True,
         linear: bool = True,
+        cross_fit: bool = True,
         shrink: bool = True,
         penalty: float | None = None,
         learning_rate: float = 2e-3,
         batch_size: int | str | None = "auto",
-        max_iter: int = 1000,
-        patience: int | None = 20,
+        max_iter: int = 500,
+        patience: int | None = 15,
         validation_fraction: float = 0.2,
-        selection_fraction: float = 0.15,
+        selection_fraction: float = 0.2,
         smallest: int = 20,
         random_state: Any = None,
         verbose: bool = False,
@@ -40,6 +41,7 @@ class Representation(Robust):
         self.weighting = weighting
         self.centre = centre
         self.linear = linear
+        self.cross_fit = cross_fit
         self.shrink = shrink
         self.penalty = penalty
         self.learning_rate = learning_rate
@@ -98,6 +100,8 @@ class RobustRepresentationClassifier(Classifier, Representation):
             reaches with a model of its own; or an object of `bl.weightings`.
         centre: whether heads have a centre. Tasks whose classes are those of few others have none in any case.
         linear: whether inputs are among the features.
+        cross_fit: whether training and validation rows change places, in two heads a task, so that what is shared is
+            fitted to all rows but those for selection.
         shrink: whether differences between the losses of tasks move weights only as far as they are more than noise
             (`bl.weightings.Shrunk`).
         penalty: all strengths, as they start; None = 3 rows of a usual task for intercept and scale, 10 for the rest.
@@ -107,7 +111,7 @@ class RobustRepresentationClassifier(Classifier, Representation):
         max_iter: steps.
         patience: stop after this many evaluations, of which there are 50, without a lower loss on selection rows; None
             = never.
-        validation_fraction: the share of a task's rows that what is shared is fitted to.
+        validation_fraction: the share of a task's rows that what is shared is fitted to, without `cross_fit`.
         selection_fraction: the share of rows by which the run is judged; the rest trains heads.
         smallest: tasks with fewer rows have a head and no say in what is shared, as have tasks with one class.
         random_state: of the split, the network and the batches.

@@ -43,8 +43,8 @@ def weighting_of(
         share = float(given)
     if share is None:
         raise ValueError(
-            f'{owner}(weighting={given!r}): it needs "min-max", "min-avg", "regret", the share of the worst tasks whose '
-            "mean counts, a number above 0, up to 1, or an object of bl.weightings."
+            f'{owner}(weighting={given!r}): it needs "min-max", "min-avg", "regret", the share of the worst tasks '
+            "whose mean counts, a number above 0, up to 1, or an object of bl.weightings."
         )
     none = np.zeros(count, np.float32)
     kept = none if baseline is None or given != "regret" else baseline
