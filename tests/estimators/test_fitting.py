@@ -138,7 +138,7 @@ def test_small_tasks_and_tasks_of_one_class_have_a_head_and_no_say(clinics):
     assert np.all(found[:, 1] > centre[:, 1])  # as the centre, and what 23 rows of one class say
     assert np.all(found < 1)
     near = model.predict_proba(X, task=["one row"] * len(X))
-    np.testing.assert_allclose(near, centre, atol=0.35)
+    assert np.max(np.abs(near - centre)) < np.max(np.abs(found - centre))  # one row says less
 
 
 def test_without_a_centre_a_task_of_one_class_has_the_shares_of_its_classes(clinics):

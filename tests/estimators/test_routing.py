@@ -67,7 +67,7 @@ def test_features_have_names(clinics):
     table = pd.DataFrame(X, columns=["a", "b", "c"])
     own = model().set_output(transform="pandas").fit(table, value > 0, task=task)
     found = own.transform(table)
-    assert found.columns.tolist() == [f"robustrepresentationclassifier{i}" for i in range(4)]
+    assert found.columns.tolist() == [f"robustrepresentationclassifier{i}" for i in range(7)]
     with pytest.raises(ValueError, match="feature names should match"):
         own.transform(table.rename(columns={"a": "z"}))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 UNSCALED = 1e6  # q, where a head is not to be the centre on another scale
-MOST = 50_000  # rows that a centre is fitted to: of more, some of each task
+MOST = 20_000  # rows that a centre is fitted to: of more, some of each task
 
 
 class Pooled(NamedTuple):

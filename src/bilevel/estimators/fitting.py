@@ -142,9 +142,9 @@ class Fitting(abc.ABC):
             settings, learner = settings._replace(weighting=weighting, judge=criterion(weighting)), learner.crossed()
         learnt = self._learn(learner, settings)
         learnt = learnt._replace(weights=learnt.weights.reshape(-1, len(known)).sum(axis=0))
-        return learnt, self._settle(X, rows, learnt, pooled)
+        return learnt, self._settle(X, rows, learnt, pooled, crossed)
 
-    def _settle(self, X: np.ndarray, rows: Rows, learnt: Learnt, pooled: Pooled | None) -> np.ndarray:
+    def _settle(self, X: np.ndarray, rows: Rows, learnt: Learnt, pooled: Pooled | None, crossed: bool) -> np.ndarray:
         """Takes what was learnt; returns each task's loss on selection rows. The centre is then that of all rows."""
         self.shared_ = self.shared_._replace(x=learnt.x["network"])
         self._strengths(np.asarray(learnt.x["penalty"], np.float64))
@@ -153,11 +153,12 @@ class Fitting(abc.ABC):
             reached = np.asarray(learnt.x["centre"], np.float64)[np.append(self.shared_.used, -1)]
             pooled = pooled._replace(centre=reached[:, : pooled.centre.shape[1]])
             self.centre_ = pooled.fitted(self, rows.part != PARTS.index("selection")).centre
-            weights, factors = (weights + 1 / len(weights)) / 2, CENTRED
+            factors = CENTRED
         first = self.penalty_
         judge = Judge(X, rows, lambda own, factor: self._own_head(own, factor), self._loss)
-        if pooled is not None:  # what is shared has seen all the others
+        if crossed or pooled is not None:  # what is shared has seen all but selection rows, which are few
             judge = judge._replace(train=("train", "validation"), held_out=("selection",))
+            weights = (weights + 1 / len(weights)) / 2
         factor, losses = judge.judged(weights, factors)
         self.penalty_ = factor * first
         if pooled is not None:
