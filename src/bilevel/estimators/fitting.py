@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bilevel.estimators.best import criterion
 from bilevel.estimators.centres import Pooled, alone
 from bilevel.estimators.heads import Head, TaskRows
 from bilevel.estimators.judging import CENTRED, FACTORS, Judge
@@ -138,8 +137,8 @@ class Fitting(abc.ABC):
         learnable = rows._replace(target=target.learnt)
         learner = Learner(X, learnable, names, known, self.shared_, penalty, self.centre_, self.usual_)
         if crossed:
-            weighting = Folds(FOLDS, settings.weighting)
-            settings, learner = settings._replace(weighting=weighting, judge=criterion(weighting)), learner.crossed()
+            settings = settings._replace(weighting=Folds(FOLDS, settings.weighting))
+            learner = learner.crossed()
         learnt = self._learn(learner, settings)
         learnt = learnt._replace(weights=learnt.weights.reshape(-1, len(known)).sum(axis=0))
         return learnt, self._settle(X, rows, learnt, pooled, crossed)
@@ -207,7 +206,4 @@ class Fitting(abc.ABC):
             errors = errors / folds**0.5  # as many times as many rows validate
         weighting = weighting_of(type(self).__name__, self.weighting, count, baseline, errors if self.shrink else None)
         batch = getattr(self, "batch_size", None)
-        judge = criterion(weighting)
-        return Settings(
-            weighting, judge, self.learning_rate, batch, self.max_iter, self.patience, seed, bool(self.verbose)
-        )
+        return Settings(weighting, self.learning_rate, batch, self.max_iter, self.patience, seed, bool(self.verbose))

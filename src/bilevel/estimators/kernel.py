@@ -67,7 +67,7 @@ class RobustKernelClassifier(Classifier, Kernel):
         learning_rate: Adam's, for the logarithms; it falls to zero over the run.
         batch_size: rows of each task in a step; None = all; "auto" = all where they are few in all, and 64 otherwise.
         max_iter: steps.
-        patience: evaluations without a lower worst selection loss after which the run stops.
+        patience: evaluations without a lower mean selection loss after which the run stops.
         validation_fraction: the share of a task's rows that hyperparameters are tuned on, without `cross_fit`.
         selection_fraction: the share of rows by which the run is judged.
         smallest: tasks with fewer rows have no say in what is shared.
@@ -91,7 +91,7 @@ class RobustKernelClassifier(Classifier, Kernel):
         learning_rate: float = 0.02,
         batch_size: int | str | None = "auto",
         max_iter: int = 1000,
-        patience: int | None = 15,
+        patience: int | None = 20,
         validation_fraction: float = 0.2,
         selection_fraction: float = 0.2,
         smallest: int = 20,
@@ -145,7 +145,7 @@ class RobustKernelRegressor(Regressor, Kernel):
         tuning_rows: at most so many rows of a task train, and as many validate, while hyperparameters are tuned; heads
             are fitted to all rows in the end.
         max_iter: steps.
-        patience: evaluations without a lower worst selection loss after which the run stops.
+        patience: evaluations without a lower mean selection loss after which the run stops.
         validation_fraction: the share of a task's rows that hyperparameters are tuned on, without `cross_fit`.
         selection_fraction: the share of rows by which the run is judged.
         smallest: tasks with fewer rows have no say in what is shared.
@@ -171,7 +171,7 @@ class RobustKernelRegressor(Regressor, Kernel):
         learning_rate: float = 0.05,
         tuning_rows: int = 512,
         max_iter: int = 200,
-        patience: int | None = 15,
+        patience: int | None = 20,
         validation_fraction: float = 0.2,
         selection_fraction: float = 0.2,
         smallest: int = 20,

@@ -14,7 +14,7 @@ import optax
 
 from bilevel._core.module import leaf, part
 from bilevel._run.solving import solve
-from bilevel.estimators.best import Best, Criterion
+from bilevel.estimators.best import Best
 from bilevel.estimators.networks import Shared
 from bilevel.estimators.objectives import Batch, head_losses
 from bilevel.estimators.parts import PARTS
@@ -57,7 +57,6 @@ class Settings(NamedTuple):
     """Of a run."""
 
     weighting: Weighting
-    judge: Criterion
     rate: float
     batch: int | str | None  # rows of a task in a step; None = all, "auto" = all where there are few
     steps: int
@@ -137,7 +136,7 @@ class Learner:
     def _run(self, problem: BaseProblem, solver: Any, more: dict[str, Any], settings: Settings) -> Learnt:
         x = {"network": self.shared.x, "penalty": jnp.asarray(self.penalty, jnp.float32), **more}
         x |= {"centre": jnp.asarray(self._first())} if self._centred else {}
-        best = Best(settings.judge, settings.patience)
+        best = Best(settings.patience)
         result = solve(
             problem,
             solver,
@@ -148,7 +147,7 @@ class Learner:
             callback=best,
             progress=settings.progress,
         )
-        if settings.judge(result.history.selection[0]) <= best.lowest:
+        if float(np.mean(result.history.selection[0])) <= best.lowest:  # which no callback sees
             best = dataclasses.replace(best, x=jax.device_get(x), weights=result.history.weights[0])
         # A model does not hold the rows that it was fitted on.
         result = dataclasses.replace(result, problem=None, solver=repr(solver), stored=Stored.of(result))

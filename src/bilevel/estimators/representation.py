@@ -29,7 +29,7 @@ class Representation(Robust):
         learning_rate: float = 2e-3,
         batch_size: int | str | None = "auto",
         max_iter: int = 500,
-        patience: int | None = 15,
+        patience: int | None = 20,
         validation_fraction: float = 0.2,
         selection_fraction: float = 0.2,
         smallest: int = 20,
@@ -86,8 +86,8 @@ class RobustRepresentationClassifier(Classifier, Representation):
     are special cases too, and a task departs from the centre the more, the more rows it has. Intercepts, the scale of
     c, inputs and other features each have a strength of their own (`bilevel.estimators.objectives` has the formula).
 
-    Among the points that a run passes, the one is taken at which what is minimised is lowest on selection rows, which x
-    does not see. Strengths are then taken times 0.03 to 1,000, whichever is best on these rows, and in the end the
+    Among the points that a run passes, the one is taken at which the mean loss on selection rows, which x does not see, is
+    lowest: the worst of few rows each would be noise. Strengths are then taken times 0.03 to 1,000, whichever is best on these rows, and in the end the
     centre is fitted to all rows, and every head to all rows of its task. Inputs are standardised by what training rows
     show.
 
@@ -109,7 +109,7 @@ class RobustRepresentationClassifier(Classifier, Representation):
         learning_rate: Adam's, for the network; it falls to zero over the run.
         batch_size: rows of each task in a step; None = all; "auto" = all where they are few in all, and 64 otherwise.
         max_iter: steps.
-        patience: stop after this many evaluations, of which there are 50, without a lower loss on selection rows; None
+        patience: stop after this many evaluations, of which there are 50, without a lower mean loss on selection rows; None
             = never.
         validation_fraction: the share of a task's rows that what is shared is fitted to, without `cross_fit`.
         selection_fraction: the share of rows by which the run is judged; the rest trains heads.
