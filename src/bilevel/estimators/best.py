@@ -1,8 +1,8 @@
 """Which point of a run is taken: that at which the mean of the tasks' losses on selection rows is lowest.
 
-Also where the run is for the worst task. That has few selection rows, its loss there is mostly noise, and the largest of
-many such losses is that of the task with the noisiest rows, whatever x is. When what is shared begins to be learnt by
-heart is much the same for all tasks, and their mean tells it with the least noise.
+Also where the run is for the worst task. That has few selection rows, its loss there is mostly noise, and the largest
+of many such losses is that of the task with the noisiest rows, whatever x is. When what is shared begins to be learnt
+by heart is much the same for all tasks, and their mean tells it with the least noise.
 """
 
 from __future__ import annotations

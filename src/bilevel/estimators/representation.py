@@ -86,10 +86,91 @@ class RobustRepresentationClassifier(Classifier, Representation):
     are special cases too, and a task departs from the centre the more, the more rows it has. Intercepts, the scale of
     c, inputs and other features each have a strength of their own (`bilevel.estimators.objectives` has the formula).
 
-    Among the points that a run passes, the one is taken at which the mean loss on selection rows, which x does not see, is
-    lowest: the worst of few rows each would be noise. Strengths are then taken times 0.03 to 1,000, whichever is best on these rows, and in the end the
-    centre is fitted to all rows, and every head to all rows of its task. Inputs are standardised by what training rows
-    show.
+    Among the points that a run passes, the one is taken at which the mean loss on selection rows, which x does not see,
+    is lowest: the worst of losses on few rows each would be noise. Strengths are then taken times 0.03 to 1,000,
+    whichever is best on these rows. In the end the centre is fitted to all rows, and every head to all rows of its
+    task. Inputs are standardised by what training rows show.
+
+    Args:
+        layers: sizes of dense layers with ReLU after each; the last is the number of features.
+        network: in place of dense layers, a model of Flax NNX or Equinox that takes one row, and the numbers in it are
+            where learning starts; or a function of (columns, seed) that makes one.
+        weighting: which tasks count: "min-max", the worst; "min-avg", all alike; a number above 0, up to 1, the mean
+            over this share of the tasks, the worst ones (CVaR); "regret", the task whose loss is furthest above what it
+            reaches with a model of its own; or an object of `bl.weightings`.
+        centre: whether heads have a centre. Tasks whose classes are those of few others have none in any case.
+        linear: whether inputs are among the features.
+        cross_fit: whether training and validation rows change places, in two heads a task, so that what is shared is
+            fitted to all rows but those for selection.
+        shrink: whether differences between the losses of tasks move weights only as far as they are more than noise
+            (`bl.weightings.Shrunk`).
+        penalty: all strengths, as they start; None = 3 rows of a usual task for intercept and scale, 10 for the rest.
+            Without a centre the penalty of |y|^2, and None = 0.01.
+        learning_rate: Adam's, for the network; it falls to zero over the run.
+        batch_size: rows of each task in a step; None = all; "auto" = all where they are few in all, and 64 otherwise.
+        max_iter: steps.
+        patience: stop after this many evaluations, of which there are 50, without a lower mean loss on selection rows;
+            None = never.
+        validation_fraction: float = 0.2,
+        selection_fraction: float = 0.2,
+        smallest: int = 20,
+        random_state: Any = None,
+        verbose: bool = False,
+    ):
+        self.layers = layers
+        self.network = network
+        self.weighting = weighting
+        self.centre = centre
+        self.linear = linear
+        self.cross_fit = cross_fit
+        self.shrink = shrink
+        self.penalty = penalty
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.selection_fraction = selection_fraction
+        self.smallest = smallest
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _check_parameters(self, owner: str) -> None:
+        super()._check_parameters(owner)
+        sizes = self.layers if isinstance(self.layers, (tuple, list)) else ()
+        if not sizes or not all(values.is_whole(size) and size > 0 for size in sizes):
+            raise ValueError(f"{owner}(layers={self.layers!r}): it needs one or more sizes, whole numbers.")
+        if self.batch_size != "auto":
+            values.whole("batch_size", self.batch_size, of=owner, none='all rows; or "auto"')
+
+    def _sizes(self) -> tuple[int, ...]:
+        return tuple(self.layers) if self.network is None else ()
+
+    def _start(self, columns: int, seed: int) -> Start:
+        if self.network is not None:
+            return networks.model(type(self).__name__, self.network, columns, seed)
+        return networks.dense(columns, tuple(self.layers), seed)
+
+
+class RobustRepresentationClassifier(Classifier, Representation):
+    """Classes from one network that all tasks share and a linear head for each task, learnt for the worst task.
+
+    With phi_x the network, y_i the head of task i and l the cross-entropy over the classes of the task's own rows,
+
+        min over x of  max over tasks i of  f_i(x, y_i*(x)),      y_i*(x) = argmin over y of g_i(x, y)
+
+        g_i(x, y) = mean of l(phi_x y) over training rows of task i + how far y is from the centre c
+        f_i(x, y) = mean of l(phi_x y) over validation rows of task i
+
+    phi_x has the inputs themselves among its features, so that a linear model is a special case. The centre c of the
+    heads and the strengths of the way from it are learnt with the network: one model for all tasks and one model a task
+    are special cases too, and a task departs from the centre the more, the more rows it has. Intercepts, the scale of
+    c, inputs and other features each have a strength of their own (`bilevel.estimators.objectives` has the formula).
+
+    Among the points that a run passes, the one is taken at which the mean loss on selection rows, which x does not see,
+    is lowest: the worst of losses on few rows each would be noise. Strengths are then taken times 0.03 to 1,000,
+    whichever is best on these rows. In the end the centre is fitted to all rows, and every head to all rows of its
+    task. Inputs are standardised by what training rows show.
 
     Args:
         layers: sizes of dense layers with ReLU after each; the last is the number of features.
