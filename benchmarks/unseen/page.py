@@ -13,7 +13,7 @@ from scipy import stats
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "unseen.md"
 OURS = ("robust", "robust, regret", "min-avg")
-BEFORE = ("min-max before", "min-avg before")
+BEFORE = ("min-max before",)
 Records = dict[tuple[str, str], dict[int, dict[str, str]]]  # of a problem and a method, by draw
 Value = Callable[[Records, str, str, int], float]
 
@@ -124,7 +124,7 @@ def counts(records: Records, problems: list[str], methods: list[str], one: str) 
         if mean > half:
             far.append(f"{p} ({rival}, {mean:+.3f} ± {half:.3f})")
     lines.append(f"- Above the best of the others with the whole interval: {', '.join(far) or 'nowhere'}.")
-    for other in ("min-avg", "min-avg before", "min-max before"):
+    for other in ("min-avg", "min-max before"):
         found = {p: difference(records, p, one, other, whole_draws(records, p, methods), worst) for p in problems}
         below = [p for p, (mean, half) in found.items() if -mean > half]
         above = [p for p, (mean, half) in found.items() if mean > half]
