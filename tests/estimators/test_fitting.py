@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from bilevel.estimators import RobustKernelRegressor, RobustRepresentationClassifier, RobustRepresentationRegressor
+from bilevel.estimators.heads import TaskRows
+from bilevel.estimators.logistic import matrix
 
 STEPS = {"max_iter": 12, "random_state": 0}
 
@@ -54,9 +56,10 @@ def test_the_seed_matters(clinics):
 def test_weights_and_the_length_are_those_of_the_run(clinics):
     X, value, task = clinics
     model = classifier().fit(X, value > 0, task=task)
-    best = model.result_.best
-    assert list(model.task_losses_) == model.tasks_.tolist() == list(best.y) == ["north", "south", "west"]
-    assert list(model.task_weights_.values()) == best.weights.tolist()
+    assert list(model.task_losses_) == model.tasks_.tolist() == ["north", "south", "west"]
+    assert list(model.result_.y)[::3] == ["north, fold 1 of 2", "north, fold 2 of 2"]
+    weights = model.history_.weights.reshape(-1, 2, 3).sum(axis=1)
+    assert list(model.task_weights_.values()) in weights.tolist()
     assert model.worst_task_ == max(model.task_losses_, key=model.task_losses_.get)
     assert model.history_ is model.result_.history
     assert model.n_iter_ == model.result_.steps == 12
@@ -71,9 +74,9 @@ def test_heads_are_fitted_to_all_rows_of_their_task_and_transform_is_what_they_s
     for name in model.tasks_:
         own = task == name
         target = (value[own] - model.target_centre_) / model.target_scale_
-        A = np.column_stack([features[own], np.ones(own.sum())])
-        P = np.diag([*model.penalty_, 1e-6])
-        y = np.linalg.solve(A.T @ A / own.sum() + P, A.T @ target / own.sum())
+        A, c = np.column_stack([features[own], np.ones(own.sum())]), model.centre_[:, 0]
+        P = matrix(model.penalty_, c) * model.usual_  # strength counts in rows: the more of its own, the less it is
+        y = np.linalg.solve(A.T @ A + P, A.T @ target + P @ c)
         np.testing.assert_allclose(model.heads_[name].weights[:, 0], y[:-1], rtol=1e-5, atol=1e-7)
         expected = model.target_centre_ + model.target_scale_ * (A @ y)
         np.testing.assert_allclose(model.predict(X[own], task=task[own]), expected, rtol=1e-5, atol=1e-6)
@@ -110,9 +113,9 @@ def test_tasks_have_the_classes_of_their_own_rows(clinics):
     model = classifier().fit(X, y, task=task)
     assert model.classes_.tolist() == ["a", "b", "x", "y", "z"]
     assert {name: head.weights.shape for name, head in model.heads_.items()} == {
-        "north": (4, 2),
-        "south": (4, 2),
-        "west": (4, 3),
+        "north": (7, 2),  # three columns, and four features of the network
+        "south": (7, 2),
+        "west": (7, 3),
     }
     found = model.predict_proba(X, task=task)
     np.testing.assert_allclose(found.sum(axis=1), 1)
@@ -130,10 +133,46 @@ def test_small_tasks_and_tasks_of_one_class_have_a_head_and_no_say(clinics):
     assert {name for name, loss in model.task_losses_.items() if np.isnan(loss)} == {"one row", "one class"}
     assert [model.task_weights_[name] for name in ("one row", "one class")] == [0, 0]
     assert model.worst_task_ in ("north", "south", "west")
+    centre = model._as_head(model.centre_).probabilities(model.transform(X))
+    found = model.predict_proba(X, task=["one class"] * len(X))
+    assert np.all(found[:, 1] > centre[:, 1])  # as the centre, and what 23 rows of one class say
+    assert np.all(found < 1)
+    near = model.predict_proba(X, task=["one row"] * len(X))
+    assert np.max(np.abs(near - centre)) < np.max(np.abs(found - centre))  # one row says less
+
+
+def test_without_a_centre_a_task_of_one_class_has_the_shares_of_its_classes(clinics):
+    X, value, task = clinics
+    task = task.astype("<U9").copy()
+    task[1:24] = "one class"
+    y = np.where(task == "one class", True, value > 0)
+    model = classifier(centre=False).fit(X, y, task=task)
     share = np.mean(y)
     expected = [(1 - share) / 24, (23 + share) / 24]
     np.testing.assert_allclose(model.predict_proba(X[:1], task=["one class"])[0], expected)
-    assert model.predict(X[:1], task=["one row"]) == y[:1]
+
+
+def test_a_strong_centre_is_one_model_and_a_weak_one_is_a_model_a_task(clinics):
+    """The two ends between which strength is learnt."""
+    X, value, task = clinics
+    model = RobustRepresentationRegressor((4,), **STEPS).fit(X, value, task=task)
+    everywhere = [np.repeat(name, len(X)) for name in model.tasks_]
+    rows = [
+        TaskRows(X[task == n], np.arange(np.sum(task == n)), value[task == n], np.ones(np.sum(task == n)))
+        for n in model.tasks_
+    ]
+    one = [model._own_head(own, 1e9).outputs(model.transform(X)) for own in rows]
+    np.testing.assert_allclose(one[0], one[1], atol=1e-4)
+    own = [model._own_head(own, 1e-9).outputs(model.transform(X)) for own in rows]
+    assert np.max(np.abs(own[0] - own[2])) > 1
+    assert len({tuple(model.predict(X, task=names)) for names in everywhere}) == 3
+
+
+def test_regret_is_told_apart_from_loss(clinics):
+    X, value, task = clinics
+    model = classifier(weighting="regret").fit(X, value > 0, task=task)
+    assert np.any(np.asarray(model.result_.history.weights[-1]) != 0)
+    assert "Regret" in model.result_.solver
 
 
 def test_one_task_needs_no_name(clinics):
@@ -196,6 +235,7 @@ def test_adapt_may_bring_classes(clinics):
         ({"validation_fraction": 0.5, "selection_fraction": 0.5}, "so a sum below 1"),
         ({"selection_fraction": 0}, "selection_fraction=0.*: it needs a number between 0 and 1"),
         ({"weighting": "worst"}, r"weighting='worst'\): it needs \"min-max\""),
+        ({"centre": "yes"}, r"centre='yes'\): it needs True or False"),
         ({"smallest": 0}, r"smallest=0\): it needs a whole number"),
     ],
 )
@@ -227,12 +267,12 @@ def test_the_average_keeps_all_weights_equal(clinics):
 def test_losses_of_tasks_are_of_heads_that_saw_training_rows_on_selection_rows(clinics):
     X, value, task = clinics
     part = np.random.default_rng(0).choice(["train", "validation", "selection"], len(X))
-    model = RobustKernelRegressor(4, **STEPS).fit(X, value, task=task, part=part)
+    model = RobustKernelRegressor(4, centre=False, **STEPS).fit(X, value, task=task, part=part)
     features, target = model.transform(X), (value - model.target_centre_) / model.target_scale_
     for name, loss in model.task_losses_.items():
         train, held = (np.flatnonzero((task == name) & (part == p)) for p in ("train", "selection"))
         A = np.column_stack([features, np.ones(len(X))])
-        P = np.diag([*model.penalty_, 1e-6])
+        P = np.diag(model.penalty_[:-1])
         y = np.linalg.solve(A[train].T @ A[train] / len(train) + P, A[train].T @ target[train] / len(train))
         np.testing.assert_allclose(loss, np.mean((A[held] @ y - target[held]) ** 2), rtol=1e-5)
     assert model.worst_task_ == max(model.task_losses_, key=model.task_losses_.get)

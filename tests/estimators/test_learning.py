@@ -23,7 +23,7 @@ def learner(sizes=SIZES):
     X, task = rng.normal(size=(n, 3)), np.repeat([0, 1], sizes)
     rows = Rows(np.arange(n), task, np.arange(n, dtype=np.int32) % 3, rng.integers(1, 4, n) * 1.0, np.arange(n) % 3)
     shared = Shared(*networks.dense(3, (5,), 0), centre=X.mean(axis=0), scale=X.std(axis=0))
-    return Learner(X, rows, ["a", "b"], np.array([3, 3]), shared, np.log([0.1]))
+    return Learner(X, rows, ["a", "b"], np.ones((2, 3), bool), shared, np.log([0.1] * 4), None, 1.0)
 
 
 def problem(own, limit=10**6, batch="auto"):
@@ -33,19 +33,20 @@ def problem(own, limit=10**6, batch="auto"):
 
 
 def slopes(own, y):
-    x = {"network": own.shared.x, "penalty": jnp.log(jnp.array([0.1], jnp.float32))}
+    x = {"network": own.shared.x, "penalty": jnp.log(jnp.full(4, 0.1, jnp.float32))}
     filled = problem(own)
     return jax.value_and_grad(lambda x, y: filled.losses(x, y, "validation").sum(), argnums=(0, 1))(x, PerTask((y,)))
 
 
 def test_padding_changes_losses_and_slopes_by_rounding_only(monkeypatch):
-    y = jnp.asarray(np.random.default_rng(1).normal(size=(2, 6, 3)), jnp.float32)
+    y = jnp.asarray(np.random.default_rng(1).normal(size=(2, 6, 4)), jnp.float32)
     value, (x_slope, y_slope) = slopes(learner(), y)
     monkeypatch.setattr(learning, "padded", lambda count, least=1: count)
     monkeypatch.setattr(networks, "padded", lambda count, least=1: count)
-    plain_value, (plain_x, plain_y) = slopes(learner(), y)
+    plain_value, (plain_x, plain_y) = slopes(learner(), y[..., :3])
     np.testing.assert_allclose(value, plain_value, rtol=1e-6)
-    np.testing.assert_allclose(y_slope.groups[0], plain_y.groups[0], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(y_slope.groups[0][..., :3], plain_y.groups[0], rtol=1e-4, atol=1e-6)
+    assert np.all(np.asarray(y_slope.groups[0][..., 3]) == 0)
     first, plain_first = x_slope["network"][0]["w"], plain_x["network"][0]["w"]
     assert first.shape == (8, 5)
     np.testing.assert_allclose(first[:3], plain_first, rtol=1e-4, atol=1e-6)

@@ -67,7 +67,7 @@ def test_features_have_names(clinics):
     table = pd.DataFrame(X, columns=["a", "b", "c"])
     own = model().set_output(transform="pandas").fit(table, value > 0, task=task)
     found = own.transform(table)
-    assert found.columns.tolist() == [f"robustrepresentationclassifier{i}" for i in range(4)]
+    assert found.columns.tolist() == [f"robustrepresentationclassifier{i}" for i in range(7)]
     with pytest.raises(ValueError, match="feature names should match"):
         own.transform(table.rename(columns={"a": "z"}))
 
@@ -88,4 +88,4 @@ def test_a_model_in_place_of_dense_layers_is_learnt_and_stays_as_it_was(clinics,
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
     learnt = jax.tree.leaves(own.result_.last.x["network"])
     assert all(not np.array_equal(a, b) for a, b in zip(before, learnt, strict=True))
-    assert own.transform(X).shape == (120, 4)
+    assert own.transform(X).shape == (120, 7)  # three columns beside

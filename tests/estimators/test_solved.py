@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
+from bilevel.estimators.logistic import matrix
 from bilevel.estimators.objectives import INTERCEPT, Batch
 from bilevel.estimators.solved import Solved, SquaredLoss
 from bilevel.problem.minmax import MinMaxProblem
@@ -13,6 +14,7 @@ from bilevel.problem.sources import Ragged
 from bilevel.problem.task import Task
 
 SIZES = (30, 20)
+SHARES = np.array([0.5, 2.0])
 
 
 def features(x, inputs):
@@ -27,13 +29,13 @@ def source(role, padding):
     task = np.repeat([0, 1], SIZES)
     weight = weight / (np.bincount(task, weight) / SIZES)[task]
     target = inputs[:, 0] * np.where(task == 0, 1, -1) + inputs[:, 1] ** 2
-    batch = Batch(inputs, target, np.ones(n, np.int32), weight)
+    batch = Batch(inputs, target, np.ones((n, 1), bool), weight, SHARES[task])
     batch = jax.tree.map(lambda a: jnp.pad(a, [(0, padding), *[(0, 0)] * (a.ndim - 1)]), batch)
     return Ragged(batch, jnp.array([0, 30]), jnp.array(SIZES), 30 + padding)
 
 
 def problem(padding=0):
-    rows = Batch(np.zeros((2, 1, 3)), np.zeros((2, 1)), np.ones((2, 1), np.int32), np.ones((2, 1)))
+    rows = Batch(np.zeros((2, 1, 3)), np.zeros((2, 1)), np.ones((2, 1, 1), bool), np.ones((2, 1)), np.ones((2, 1)))
     own = MinMaxProblem(SquaredLoss(features), [Task.stack(train=rows, validation=rows)], objective=Solved(features))
     group = own.groups[0].__class__(
         **vars(own.groups[0]) | {"train": source(0, padding), "validation": source(1, padding)}
@@ -45,28 +47,48 @@ def problem(padding=0):
 def x():
     rng = np.random.default_rng(2)
     network = {"scale": jnp.array([1.0, 0.5, 2.0]), "matrix": jnp.asarray(rng.normal(size=(3, 4)))}
-    return {"network": network, "penalty": jnp.log(jnp.array([0.1, 0.02, 0.3, 0.05])), "head": jnp.zeros((5, 1))}
+    return {
+        "network": network,
+        "penalty": jnp.log(jnp.array([0.4, 0.6, 0.7, 0.1, 0.02, 0.3, 0.05])),
+        "head": jnp.zeros((5, 1)),
+    }
 
 
 def test_heads_are_those_of_ridge(x):
     """A penalty for each feature is one for all, of features divided by its root."""
     own = problem()
     _, heads = own.each(lambda task: Solved(features).solution(task, x)).groups[0]
-    p = np.exp(np.asarray(x["penalty"]))
+    p = np.exp(np.asarray(x["penalty"][3:]))
     for task, rows in ((0, slice(0, 30)), (1, slice(30, 50))):
         batch = jax.tree.map(lambda a, rows=rows: np.asarray(a)[rows], own.groups[0].train.data)
         scaled = np.asarray(features(x["network"], batch.inputs)) / np.sqrt(p)
         count = len(batch.target)
-        ridge = Ridge(alpha=count).fit(scaled, batch.target, sample_weight=batch.weight)
+        ridge = Ridge(alpha=SHARES[task] * count).fit(scaled, batch.target, sample_weight=batch.weight)
         found = np.asarray(heads[task])[:, 0]
         np.testing.assert_allclose(found[:-1] * np.sqrt(p), ridge.coef_, rtol=1e-4, atol=10 * INTERCEPT)
         np.testing.assert_allclose(found[-1], ridge.intercept_, rtol=1e-4, atol=10 * INTERCEPT)
 
 
-def test_the_gradient_is_that_of_the_validation_loss_of_the_solution(x):
+def test_heads_go_from_the_centre(x):
+    """With z = y - c and targets less what the centre says, it is ridge again, with the penalty of heads in files."""
+    own, centre = problem(), jnp.arange(1.0, 6.0)[:, None]
+    _, heads = own.each(lambda task: Solved(features).solution(task, x | {"centre": centre})).groups[0]
+    p = np.exp(np.asarray(jnp.append(x["penalty"][3:], x["penalty"][:2])))
+    P = matrix(p, np.arange(1.0, 6.0))
+    for task, rows in ((0, slice(0, 30)), (1, slice(30, 50))):
+        batch = jax.tree.map(lambda a, rows=rows: np.asarray(a)[rows], own.groups[0].train.data)
+        phi = np.column_stack([features(x["network"], batch.inputs), np.ones(len(batch.target))])
+        A = phi.T @ (batch.weight[:, None] * phi) / len(phi) + SHARES[task] * P
+        b = phi.T @ (batch.weight * (batch.target - phi @ np.arange(1.0, 6.0))) / len(phi)
+        np.testing.assert_allclose(np.asarray(heads[task] - centre)[:, 0], np.linalg.solve(A, b), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_the_gradient_is_that_of_the_validation_loss_of_the_solution(x, centred):
     own = problem()
+    x = x | ({"centre": jnp.arange(1.0, 6.0)[:, None]} if centred else {})
     samples = own.draw(jax.random.key(0))
-    learnt = {name: x[name] for name in ("network", "penalty")}
+    learnt = {name: value for name, value in x.items() if name != "head"}
 
     def whole(learnt):
         """Solved anew at every point, so that differences see all of it."""

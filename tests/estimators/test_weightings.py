@@ -11,7 +11,7 @@ from bilevel.estimators.weightings import weighting_of
 def test_average_and_worst_are_one_program():
     kinds = [weighting_of("Model", given, 4) for given in ("min-max", "min-avg", 0.5)]
     assert len({jax.tree.structure(kind) for kind in kinds}) == 1
-    assert [kind.fraction for kind in kinds] == [0.25, 1.0, 0.5]
+    assert [kind.weighting.weighting.fraction for kind in kinds] == [0.25, 1.0, 0.5]
 
 
 def test_an_object_is_taken_as_it_is():
@@ -21,7 +21,7 @@ def test_an_object_is_taken_as_it_is():
 
 @pytest.mark.parametrize("wrong", ["worst", 0.0, 1.5, None, bl.weightings.CVaR, True])
 def test_what_it_cannot_be(wrong):
-    with pytest.raises(ValueError, match=r"Model\(weighting=.*\): it needs \"min-max\", \"min-avg\", the share"):
+    with pytest.raises(ValueError, match=r"Model\(weighting=.*\): it needs \"min-max\", \"min-avg\", \"regret\", the"):
         weighting_of("Model", wrong, 2)
 
 

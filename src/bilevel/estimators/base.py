@@ -1,12 +1,10 @@
-"""What the four estimators have in common: how they are fitted, and what is done with tasks."""
+"""What the four estimators have in common: what scikit-learn asks of them, and what is done with tasks."""
 
 from __future__ import annotations
 
 import abc
-import itertools
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-import jax
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags, check_random_state
@@ -16,73 +14,22 @@ from bilevel._core import values
 from bilevel._core.array_files import Arrays
 from bilevel._core.documents import Fields
 from bilevel.estimators import files, parts, tasks
-from bilevel.estimators.heads import Head, TaskRows
-from bilevel.estimators.judging import FACTORS, Judge
-from bilevel.estimators.learning import Learner, Settings
-from bilevel.estimators.networks import Shared, Start
-from bilevel.estimators.parts import Shares, parted
-from bilevel.estimators.rows import Rows, merged
-from bilevel.estimators.scaling import standard
+from bilevel.estimators.fitting import Fitting
+from bilevel.estimators.heads import TaskRows
+from bilevel.estimators.rows import merged
 from bilevel.estimators.weightings import weighting_of
-from bilevel.results.result import Result
 
 FLOATS = (np.float64, np.float32)
 
 
-class Target(NamedTuple):
-    """What a row's target became: a number for the learner, what heads are fitted to, and what tasks can be learnt."""
-
-    learnt: np.ndarray  # of each row
-    classes: np.ndarray  # of each task; 1 for regression
-    able: np.ndarray  # which tasks can be validated
-
-
-class Robust(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, abc.ABC):
+class Robust(Fitting, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """An estimator with one part that all tasks share and one head for each."""
 
-    # Parameters that all have, and what scikit-learn's validation sets.
-    weighting: Any
-    penalty: float
-    learning_rate: float
-    max_iter: int
-    patience: int | None
-    validation_fraction: float
-    selection_fraction: float
-    smallest: int
-    random_state: Any
-    verbose: bool
+    # What scikit-learn's validation sets.
     n_features_in_: int
     feature_names_in_: np.ndarray
 
     # ------------------------------------------------------------------ what differs
-
-    @abc.abstractmethod
-    def _start(self, columns: int, seed: int) -> Start:
-        """The network."""
-
-    @abc.abstractmethod
-    def _sizes(self) -> tuple[int, ...]:
-        """The sizes of the layers behind the inputs, where parameters say so."""
-
-    @abc.abstractmethod
-    def _learn(self, learner: Learner, settings: Settings) -> Result:
-        """Learns what is shared."""
-
-    @abc.abstractmethod
-    def _encode(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """The targets of all rows as numbers, class by class where they are labels."""
-
-    @abc.abstractmethod
-    def _prepare(self, rows: Rows, count: int) -> Target:
-        """The targets of the rows of `count` tasks, as they are learnt."""
-
-    @abc.abstractmethod
-    def _head(self, rows: TaskRows, penalty: np.ndarray) -> Head:
-        """A head for the rows of one task; their targets are those of `_encode`."""
-
-    @abc.abstractmethod
-    def _loss(self, head: Head, rows: TaskRows) -> float:
-        """The mean loss of a head on rows."""
 
     @abc.abstractmethod
     def _encode_more(self, owner: str, y: np.ndarray) -> np.ndarray:
@@ -123,44 +70,6 @@ class Robust(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         self._fit_rows(owner, X, rows, labels, seed)
         return self
 
-    def _fit_rows(self, owner: str, X: np.ndarray, rows: Rows, labels: np.ndarray, seed: int) -> None:
-        target = self._prepare(rows, len(labels))
-        shares = Shares(self.validation_fraction, self.selection_fraction, self.smallest)
-        rows, learns = parted(owner, rows, target.able, shares, self._stratify, seed)
-        start = self._start(X.shape[1], seed)
-        x = jax.device_get(start.x)
-        shared = Shared(start.function, x, start.columns, start.features, *standard(X, rows))
-        penalty = self._penalties(start.features)
-        result, losses = None, np.empty(0)
-        self.shared_, self.penalty_ = shared, np.broadcast_to(np.exp(penalty), start.features)
-        if learns.any():
-            own = rows._replace(task=(np.cumsum(learns) - 1)[rows.task]).take(learns[rows.task])
-            learnt = own._replace(target=target.learnt[learns[rows.task]])
-            learner = Learner(X, learnt, [str(t) for t in labels[learns]], target.classes[learns], shared, penalty)
-            result = self._learn(learner, self._settings(int(learns.sum()), seed))
-            self.shared_ = shared._replace(x=jax.device_get(result.best.x["network"]))
-            penalty = np.asarray(result.best.x["penalty"], np.float64)
-            self.penalty_ = np.broadcast_to(np.exp(penalty), start.features)
-            judge = Judge(X, own, lambda rows, factor: self._head(rows, factor * self.penalty_), self._loss)
-            factor, losses = judge.judged(result.best.weights, self._factors)
-            self.penalty_ = factor * self.penalty_
-        self._keep(labels, learns, result, losses)
-        begin = np.searchsorted(rows.task, np.arange(len(labels) + 1))
-        every = [TaskRows.of(X, rows.take(np.arange(*ends))) for ends in itertools.pairwise(begin)]
-        self.heads_ = {label: self._head(own, self.penalty_) for label, own in zip(labels.tolist(), every, strict=True)}
-
-    def _keep(self, labels: np.ndarray, learns: np.ndarray, result: Result | None, found: np.ndarray) -> None:
-        self.tasks_ = labels
-        self.result_ = result
-        self.history_ = None if result is None else result.history
-        self.n_iter_ = 0 if result is None else result.steps
-        losses, weights = np.full(len(labels), np.nan), np.zeros(len(labels))
-        if result is not None:
-            losses[learns], weights[learns] = found, result.best.weights
-        self.task_losses_ = dict(zip(labels.tolist(), losses.tolist(), strict=True))
-        self.task_weights_ = dict(zip(labels.tolist(), weights.tolist(), strict=True))
-        self.worst_task_ = None if result is None else labels.tolist()[int(np.nanargmax(losses))]
-
     def adapt(self, X: Any, y: Any, task: Any, *, sample_weight: Any = None) -> Self:
         """Fits the head of a task that was not there, or is to be fitted anew; what is shared stays as it is.
 
@@ -180,7 +89,7 @@ class Robust(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         rows = merged(X, number, self._encode_more(owner, y), weight, np.zeros(len(X), int), 0)
         for k in np.unique(rows.task):
             own = TaskRows.of(X, rows.take(rows.task == k))
-            self.heads_[labels.tolist()[k]] = self._head(own, self.penalty_)
+            self.heads_[labels.tolist()[k]] = self._own_head(own)
         self.tasks_ = together
         return self
 
@@ -220,6 +129,10 @@ class Robust(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
 
     # ------------------------------------------------------------------ what sklearn asks
 
+    def _columns(self) -> int:
+        """Of a centre: one for each class."""
+        return 1
+
     @property
     def _n_features_out(self) -> int:
         return self.shared_.features
@@ -232,25 +145,15 @@ class Robust(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
 
     # ------------------------------------------------------------------ parameters
 
-    _stratify = False
-    _factors = FACTORS  # of the penalty, that are tried in the end
-    _penalty_per_feature = False
-
     def _checks(self) -> dict[str, Any]:
         """How y is validated."""
         return {}
 
-    def _penalties(self, features: int) -> np.ndarray:
-        """Logarithms, as they start."""
-        return np.full(features if self._penalty_per_feature else 1, np.log(self.penalty))
-
-    def _settings(self, count: int, seed: int) -> Settings:
-        weighting = weighting_of(type(self).__name__, self.weighting, count)
-        batch = getattr(self, "batch_size", None)
-        return Settings(weighting, self.learning_rate, batch, self.max_iter, self.patience, seed, bool(self.verbose))
-
     def _check_parameters(self, owner: str) -> None:
-        values.positive("penalty", self.penalty, of=owner)
+        values.positive("penalty", self.penalty, of=owner, none="by the rows of a usual task")
+        for name in ("centre", "linear", "cross_fit", "shrink"):
+            if not isinstance(getattr(self, name), (bool, np.bool_)):
+                raise ValueError(f"{owner}({name}={getattr(self, name)!r}): it needs True or False.")
         values.positive("learning_rate", self.learning_rate, of=owner)
         values.whole("max_iter", self.max_iter, of=owner)
         values.whole("patience", self.patience, of=owner, none="never stop early")

@@ -14,13 +14,13 @@ from bilevel._core import values
 from bilevel._core.array_files import Arrays
 from bilevel._core.documents import Fields
 from bilevel.estimators import heads
-from bilevel.estimators.base import FLOATS, Robust, Target
+from bilevel.estimators.base import FLOATS, Robust
 from bilevel.estimators.files import labels_restored, labels_stored
+from bilevel.estimators.fitting import Target
 from bilevel.estimators.heads import Head, TaskRows
-from bilevel.estimators.learning import Learner, Settings
+from bilevel.estimators.learning import Learner, Learnt, Settings
 from bilevel.estimators.objectives import cross_entropy
 from bilevel.estimators.rows import Rows
-from bilevel.results.result import Result
 
 SMALLEST = 1e-7  # probability, of a class that a head does not have
 
@@ -52,6 +52,8 @@ class Classifier(ClassifierMixin, Robust):
         self.class_shares_ = np.append(self.class_shares_, np.zeros(len(new)))
         order = np.argsort(np.concatenate([self.classes_, new]), kind="stable")
         self.classes_, self.class_shares_ = np.concatenate([self.classes_, new])[order], self.class_shares_[order]
+        if self.centre_ is not None:  # a class that no task had has none
+            self.centre_ = np.pad(self.centre_, ((0, 0), (0, len(new))))[:, order]
         return np.searchsorted(self.classes_, y)
 
     def _prepare(self, rows: Rows, count: int) -> Target:
@@ -59,25 +61,45 @@ class Classifier(ClassifierMixin, Robust):
         known[rows.task, rows.target] = True
         shares = np.bincount(rows.target, rows.weight, minlength=len(self.classes_))
         self.class_shares_ = shares / shares.sum()
-        place = (np.cumsum(known, axis=1) - 1).astype(np.int32)
-        classes = known.sum(axis=1)
-        return Target(place[rows.task, rows.target], classes, classes > 1)
+        aligned = bool(known.sum() >= 2 * known.shape[1])  # a class is that of two tasks or more, in the mean
+        self.aligned_ = aligned
+        if not aligned:
+            place = (np.cumsum(known, axis=1) - 1).astype(np.int32)
+            several = known.sum(axis=1)
+            columns = np.arange(int(several.max()))[None] < several[:, None]
+            return Target(place[rows.task, rows.target], columns, several > 1, aligned)
+        return Target(rows.target.astype(np.int32), known, known.sum(axis=1) > 1, aligned)
 
-    def _learn(self, learner: Learner, settings: Settings) -> Result:
+    def _learn(self, learner: Learner, settings: Settings) -> Learnt:
         return learner.bilevel(cross_entropy, settings)
 
-    def _head(self, rows: TaskRows, penalty: np.ndarray) -> Head:
-        rows = rows._replace(target=self.classes_[rows.target])
-        label = rows.target[0]
-        if np.all(rows.target == label):
+    def _head(self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None) -> Head:
+        own = np.unique(rows.target)
+        if centre is None and len(own) == 1:
+            label = self.classes_[own[0]]
             return heads.constant(self.shared_, label, float(len(rows.place)), self.classes_, self.class_shares_)
-        return heads.logistic(self.shared_, rows, penalty)
+        if centre is not None:
+            centred = np.flatnonzero(np.any(centre != 0, axis=0))
+            if len(own) == 1 or len(rows.place) < self.smallest:  # too few to say that a class cannot be
+                own = np.union1d(own, centred)
+            centre = centre[:, own]
+        rows = rows._replace(target=np.searchsorted(own, rows.target))
+        return heads.classes(self.shared_, rows, penalty, self.classes_[own], centre)
 
-    def _loss(self, head: Head, rows: TaskRows) -> float:
+    def _pool(self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None, known: np.ndarray) -> np.ndarray:
+        return heads.pooled_classes(self.shared_, rows, penalty, centre, known)
+
+    def _as_head(self, centre: np.ndarray) -> Head:
+        return Head(centre[:-1], centre[-1], self.classes_)
+
+    def _columns(self) -> int:
+        return len(self.classes_)
+
+    def _row_losses(self, head: Head, rows: TaskRows) -> np.ndarray:
         features = self.shared_.transform(rows.X, rows.place, np.float64)
         right = head.classes[None] == self.classes_[rows.target][:, None]
         found = np.sum(head.probabilities(features) * right, axis=1)
-        return float(-np.mean(rows.weight * np.log(np.maximum(found, SMALLEST))))
+        return -np.log(np.maximum(found, SMALLEST))
 
     def _facts(self) -> dict[str, Any]:
         heads_of = [np.searchsorted(self.classes_, head.classes).tolist() for head in self.heads_.values()]

@@ -1,7 +1,8 @@
 """A fitted estimator in one file: arrays in the safetensors format, all else as JSON in its metadata; no pickle.
 
-The arrays are `centre` and `scale` of the columns, `penalty`, `network/...`, `heads/0/weights`, `heads/0/intercept`,
-and those of the run under `result/`. A file is not trusted: what it says is looked at before anything is made of it.
+The arrays are `centre` and `scale` of the columns, `penalty`, `network/...`, `heads/centre` where heads have one,
+`heads/0/weights`, `heads/0/intercept`, and those of the run under `result/`. A file is not trusted: what it says is
+looked at before anything is made of it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import jax
 import numpy as np
 
-from bilevel._core import array_files, documents
+from bilevel._core import array_files, documents, values
 from bilevel._core.array_files import Arrays, Kind
 from bilevel._core.documents import Fields
 from bilevel._core.files import FilePath, target_file, write_whole
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     Fitted = TypeVar("Fitted", bound=Robust)
 
-KIND = Kind("bilevel.estimator", reader="load", writer="save", version=1)
+KIND = Kind("bilevel.estimator", reader="load", writer="save", version=2)
 LABELS = {"U": str, "O": str, "b": bool, "i": int, "u": int, "f": float}  # kinds of labels, as JSON has them
 
 
@@ -37,6 +38,7 @@ def save(estimator: Robust, path: FilePath) -> None:
     structure = pytree_json.describe(shared.x)
     arrays: dict[str, Any] = pytree_json.leaves(structure, shared.x, "network")
     arrays |= {"centre": shared.centre, "scale": shared.scale, "penalty": estimator.penalty_}
+    arrays |= {} if estimator.centre_ is None else {"heads/centre": estimator.centre_}
     arrays |= {f"heads/{i}/{name}": getattr(h, name) for i, h in enumerate(heads) for name in ("weights", "intercept")}
     arrays |= {
         name: np.array(list(getattr(estimator, f"{name}_").values())) for name in ("task_losses", "task_weights")
@@ -50,6 +52,7 @@ def save(estimator: Robust, path: FilePath) -> None:
         "tasks": labels_stored("tasks_", np.array(list(estimator.heads_))),
         "judged": len(estimator.task_losses_),  # the first of the tasks; others were added later
         "n_iter": estimator.n_iter_,
+        "usual": estimator.usual_,
         "network": structure,
         "result": None,
         **estimator._facts(),
@@ -149,13 +152,14 @@ def _restore(estimator: Robust, fields: Fields, arrays: Arrays) -> None:
     centre, scale = (take.array(name, (columns,)) for name in ("centre", "scale"))
     take.sizes((columns, *estimator._sizes()))
     start = estimator._start(columns, 0)
+    start = start.beside(columns) if estimator.linear else start
     take.structure(start.x)
     restored = pytree_json.restore(fields.document["network"], arrays, "network", start.x)
     estimator.n_features_in_ = columns
     if names:
         estimator.feature_names_in_ = np.array(names, object)
-    shared = Shared(start.function, jax.device_get(restored), start.columns, start.features, centre, scale)
-    estimator.shared_, estimator.penalty_ = shared, take.array("penalty", (start.features,))
+    estimator.shared_ = shared = Shared(*start._replace(x=jax.device_get(restored)), centre, scale)
+    estimator.penalty_ = take.array("penalty", (shared.features + 2,))
     estimator.n_iter_ = fields.whole("n_iter")
     labels, judged = labels_restored(fields, "tasks"), fields.whole("judged", least=1)
     if judged > len(labels):
@@ -167,9 +171,12 @@ def _restore(estimator: Robust, fields: Fields, arrays: Arrays) -> None:
     estimator.task_weights_ = dict(zip(first, weights.tolist(), strict=True))
     estimator.worst_task_ = None if np.isnan(losses).all() else first[int(np.nanargmax(losses))]
     outputs = estimator._restore_facts(fields, arrays, len(labels))
+    estimator.usual_ = float(fields.take("usual", lambda n: values.is_number(n) and n > 0, "a positive number"))
+    shape = (shared.features + 1, estimator._columns())
+    estimator.centre_ = take.array("heads/centre", shape) if "heads/centre" in arrays else None
     estimator.heads_ = {
         label: Head(
-            take.array(f"heads/{i}/weights", (start.features, len(own) or 1)),
+            take.array(f"heads/{i}/weights", (shared.features, len(own) or 1)),
             take.array(f"heads/{i}/intercept", (len(own) or 1,)),
             own,
         )
@@ -187,6 +194,7 @@ def _restore_result(estimator: Robust, fields: Fields, arrays: Arrays, network: 
     example = None
     if getattr(estimator, "network", None) is not None:  # whose structure a file cannot hold
         example = {"network": network, "penalty": own.get("last/x/penalty", np.zeros(1))}
+        example |= {"centre": own["last/x/centre"]} if "last/x/centre" in own else {}
     estimator.result_ = storage.restored(document, own, f"{fields.where}: its result", example, None)
     estimator.history_ = estimator.result_.history
 

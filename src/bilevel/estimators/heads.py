@@ -1,25 +1,22 @@
 """The heads of tasks on features that stay as they are: fitted to the end, on all rows of a task.
 
-    y* = argmin_y  mean of w l(phi y, t) + sum_j p_j |y_j|^2
+    y* = argmin_y  mean of w l(phi y, t) + penalty(y)
 
-in closed form for squares, and by scikit-learn's logistic regression for classes.
+with the penalty of `objectives`: in closed form for squares, and by logistic regression for classes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import warnings
 from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
 from threadpoolctl import ThreadpoolController
 
+from bilevel.estimators import logistic
 from bilevel.estimators.networks import Shared
-from bilevel.estimators.objectives import INTERCEPT
 from bilevel.estimators.rows import Rows
 
 LARGE = 2**24  # features of a task from which on they are kept in single precision
@@ -58,7 +55,7 @@ class TaskRows(NamedTuple):
         return cls(X, rows.place, rows.target, rows.weight / rows.weight.mean())
 
 
-def least_squares(shared: Shared, rows: TaskRows, penalty: np.ndarray) -> Head:
+def least_squares(shared: Shared, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None = None) -> Head:
     """By the normal equations, which are summed up chunk by chunk."""
     count, size = len(rows.place), shared.features + 1
     A, b = np.zeros((size, size)), np.zeros(size)
@@ -68,33 +65,42 @@ def least_squares(shared: Shared, rows: TaskRows, penalty: np.ndarray) -> Head:
             weighted = with_one * rows.weight[place, None]
             A += weighted.T @ with_one
             b += weighted.T @ rows.target[place]
-        A[np.diag_indices(size)] += count * np.append(np.maximum(penalty, LEAST), INTERCEPT)
+        c = np.zeros(size) if centre is None else centre[:, 0]
+        P = count * logistic.matrix(np.maximum(penalty, LEAST), c)
+        A, b = A + P, b + P @ c
         y = scipy.linalg.solve(A, b, assume_a="pos")
     return Head(y[:-1, None], y[-1:], np.empty(0))
 
 
-def logistic(shared: Shared, rows: TaskRows, penalty: np.ndarray) -> Head:
-    """Multinomial for three classes or more; targets are labels.
+def classes(shared: Shared, rows: TaskRows, penalty: np.ndarray, own: np.ndarray, centre: np.ndarray | None) -> Head:
+    """By logistic regression, multinomial for three classes or more.
 
-    With z_j = y_j sqrt(p_j / q), q the geometric mean of the p_j, one number penalises all.
+    Args:
+        shared: what makes features.
+        rows: whose targets are numbers of classes; those that the head is to have.
+        penalty: of each feature, of the intercept and of the scale.
+        own: the labels of the classes.
+        centre: of the same classes, one column each; None = 0.
     """
-    penalty = np.maximum(penalty, LEAST)
-    q = float(np.exp(np.mean(np.log(penalty))))
-    count, scale = len(rows.place), np.sqrt(q / penalty)
-    dtype = np.float64 if count * shared.features <= LARGE else np.float32
+    dtype = np.float64 if len(rows.place) * shared.features <= LARGE else np.float32
     features = shared.transform(rows.X, rows.place, dtype)
-    features *= np.asarray(scale, dtype)
-    classes = np.unique(rows.target)
-    # Two columns with the penalty p each are one, their difference, with p / 2.
-    C = 1 / (2 * q * count) if len(classes) > 2 else 1 / (q * count)
-    model = LogisticRegression(C=C, tol=1e-7, max_iter=1000)
-    with _threads(features.size), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # rounding may end it a little before the tolerance
-        model.fit(features, rows.target, sample_weight=rows.weight)
-    weights, intercept = np.asarray(model.coef_.T, np.float64), np.asarray(model.intercept_, np.float64)
-    if len(classes) == 2:
-        weights, intercept = np.column_stack([-weights / 2, weights / 2]), np.append(-intercept / 2, intercept / 2)
-    return Head(weights * scale[:, None], intercept, classes)
+    centre = np.zeros((shared.features + 1, len(own))) if centre is None else centre
+    with _threads(features.size):
+        y = logistic.fit(features, rows.target, rows.weight, np.maximum(penalty, LEAST), centre)
+    return Head(y[:-1], y[-1], own)
+
+
+def pooled_classes(
+    shared: Shared, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None, known: np.ndarray
+) -> np.ndarray:
+    """One head for rows of all tasks; `known` says which classes each row may have."""
+    features = shared.transform(
+        rows.X, rows.place, np.float64 if len(rows.place) * shared.features <= LARGE else np.float32
+    )
+    centre = np.zeros((shared.features + 1, known.shape[1])) if centre is None else centre
+    with _threads(features.size):
+        whole = None if known.all() else known
+        return logistic.fit(features, rows.target, rows.weight, np.maximum(penalty, LEAST), centre, whole)
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from bilevel.estimators.parts import PARTS
 from bilevel.estimators.rows import Rows
 
 FACTORS = (1.0, 3.0, 10.0, 30.0)
+CENTRED = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)  # from nearly one model a task to nearly one for all
 TASKS = 64  # those with the largest weights, by which a factor is chosen
 
 
@@ -36,6 +37,8 @@ class Judge(NamedTuple):
     rows: Rows
     fit: Callable[[TaskRows, float], Head]  # with a factor
     loss: Callable[[Head, TaskRows], float]
+    train: tuple[str, ...] = ("train",)  # the rows that heads see
+    held_out: tuple[str, ...] = ("validation", "selection")  # and those by which a factor is chosen
 
     def judged(self, weights: np.ndarray, factors: Sequence[float]) -> Judged:
         """The best of the factors, and what it gives."""
@@ -45,13 +48,14 @@ class Judge(NamedTuple):
         return Judged(factor, np.array([self._loss(k, factor, ("selection",)) for k in range(len(weights))]))
 
     def _total(self, tasks: np.ndarray, weights: np.ndarray, factor: float) -> float:
-        return sum(float(weights[k]) * self._loss(k, factor, ("validation", "selection")) for k in tasks)
+        return sum(float(weights[k]) * self._loss(k, factor, self.held_out) for k in tasks)
 
     def _loss(self, task: int, factor: float, held_out: Sequence[str]) -> float:
         begin, end = np.searchsorted(self.rows.task, [task, task + 1])
         own = self.rows.take(np.arange(begin, end))
-        chosen = (np.flatnonzero(own.part == PARTS.index(part))[:EVALUATED] for part in ("train", *held_out))
-        train, *others = (own.take(numbers) for numbers in chosen)
-        head = self.fit(TaskRows.of(self.X, train), factor)
-        rows = Rows(*(np.concatenate(columns) for columns in zip(*others, strict=True)))
-        return self.loss(head, TaskRows.of(self.X, rows))
+        head = self.fit(self._rows(own, self.train), factor)
+        return self.loss(head, self._rows(own, held_out))
+
+    def _rows(self, own: Rows, parts: Sequence[str]) -> TaskRows:
+        numbers = [np.flatnonzero(own.part == PARTS.index(part))[:EVALUATED] for part in parts]
+        return TaskRows.of(self.X, own.take(np.concatenate(numbers)))

@@ -39,13 +39,39 @@ class Fourier:
         return jnp.concatenate(sincos(phase), axis=1) / W.shape[1] ** 0.5
 
 
+@dataclasses.dataclass(frozen=True)
+class Beside:
+    """The inputs themselves and, beside them, the features that a function makes of them.
+
+    A head can then be a linear model of the inputs, which is what few rows bear.
+    """
+
+    function: Callable[[Any, jax.Array], jax.Array]
+
+    def __call__(self, x: Any, inputs: jax.Array) -> jax.Array:
+        """The features of a batch."""
+        return jnp.concatenate([inputs, self.function(x, inputs)], axis=1)
+
+
 class Start(NamedTuple):
-    """The function, its numbers to begin with, how many columns it takes and how many features it makes."""
+    """The function, its numbers to begin with, how many columns it takes, and which of its features are there.
+
+    Those of columns that are padding are not.
+    """
 
     function: Callable[[Any, jax.Array], jax.Array]
     x: Any
     columns: int
-    features: int
+    used: np.ndarray  # their numbers
+    made: int  # features with those that are not there
+    linear: int = 0  # of them, the first ones, which are the inputs
+
+    def beside(self, inputs: int) -> Start:
+        """The same with its inputs, of which so many are no padding, as features too."""
+        used = np.concatenate([np.arange(inputs), self.columns + self.used])
+        return self._replace(
+            function=Beside(self.function), used=used, made=self.columns + self.made, linear=self.columns
+        )
 
 
 def dense(columns: int, layers: tuple[int, ...], seed: int) -> Start:
@@ -53,7 +79,7 @@ def dense(columns: int, layers: tuple[int, ...], seed: int) -> Start:
     wide = padded(columns, least=8)
     x = MLP((columns, *layers), bias=True).init(seed)
     x[0]["w"] = jnp.pad(x[0]["w"], ((0, wide - columns), (0, 0)))
-    return Start(MLP((wide, *layers), bias=True), x, wide, layers[-1])
+    return Start(MLP((wide, *layers), bias=True), x, wide, np.arange(layers[-1]), layers[-1])
 
 
 def fourier(columns: int, frequencies: int, bandwidth: float, seed: int) -> Start:
@@ -63,7 +89,7 @@ def fourier(columns: int, frequencies: int, bandwidth: float, seed: int) -> Star
     W[:columns] = np.random.default_rng(seed).normal(size=(columns, frequencies))
     first = np.log(bandwidth / columns**0.5)
     x = {"bandwidth": jnp.full(wide, first, jnp.float32), "frequencies": jnp.asarray(W)}
-    return Start(Fourier(), x, wide, 2 * frequencies)
+    return Start(Fourier(), x, wide, np.arange(2 * frequencies), 2 * frequencies)
 
 
 def model(owner: str, network: Any, columns: int, seed: int) -> Start:
@@ -84,7 +110,7 @@ def model(owner: str, network: Any, columns: int, seed: int) -> Start:
         raise ValueError(f"{owner}(network=...) fails on a row of {columns} columns: {said}") from error
     if len(shape) != 2:
         raise ValueError(f"{owner}(network=...) makes features of shape {shape[1:]} of a row: it needs one axis.")
-    return Start(model_by_row, x, columns, shape[1])
+    return Start(model_by_row, x, columns, np.arange(shape[1]), shape[1])
 
 
 class Shared(NamedTuple):
@@ -93,9 +119,16 @@ class Shared(NamedTuple):
     function: Callable[[Any, jax.Array], jax.Array]
     x: Any  # numpy's arrays
     columns: int  # that the function takes
-    features: int
+    used: np.ndarray  # the numbers of the features that are there
+    made: int  # features with those of columns that are padding
+    linear: int  # of them, the first ones, which are the inputs
     centre: np.ndarray  # of each column of X
     scale: np.ndarray
+
+    @property
+    def features(self) -> int:
+        """How many are there."""
+        return len(self.used)
 
     def inputs(self, X: np.ndarray) -> np.ndarray:
         """Standardised and padded."""
@@ -123,7 +156,7 @@ class Shared(NamedTuple):
         count = len(inputs)
         if count < BLOCK:
             inputs = np.concatenate([inputs, np.zeros((BLOCK - count, self.columns), np.float32)])
-        return np.asarray(_features(self.function, x, inputs))[:count]
+        return np.asarray(_features(self.function, x, inputs))[:count, self.used]
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -12,13 +12,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from bilevel._core.array_files import Arrays
 from bilevel._core.documents import Fields
 from bilevel.estimators import heads
-from bilevel.estimators.base import FLOATS, Robust, Target
+from bilevel.estimators.base import FLOATS, Robust
+from bilevel.estimators.fitting import Target
 from bilevel.estimators.heads import Head, TaskRows
-from bilevel.estimators.learning import Learner, Settings
+from bilevel.estimators.learning import Learner, Learnt, Settings
 from bilevel.estimators.objectives import squared_error
 from bilevel.estimators.rows import Rows
 from bilevel.estimators.scaling import spread
-from bilevel.results.result import Result
 
 
 class Regressor(RegressorMixin, Robust):
@@ -38,21 +38,28 @@ class Regressor(RegressorMixin, Robust):
         scale = np.sqrt(np.average((rows.target - mean) ** 2, weights=rows.weight))
         self.target_centre_ = float(mean)
         self.target_scale_ = float(spread(scale, mean))
-        return Target(self._standard(rows.target), np.ones(count, int), np.ones(count, bool))
+        return Target(self._standard(rows.target), np.ones((count, 1), bool), np.ones(count, bool), aligned=True)
 
     def _standard(self, target: np.ndarray) -> np.ndarray:
         return (target - self.target_centre_) / self.target_scale_
 
-    def _learn(self, learner: Learner, settings: Settings) -> Result:
+    def _learn(self, learner: Learner, settings: Settings) -> Learnt:
         return learner.bilevel(squared_error, settings)
 
-    def _head(self, rows: TaskRows, penalty: np.ndarray) -> Head:
+    def _head(self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None) -> Head:
         rows = rows._replace(target=self._standard(rows.target))
-        return heads.least_squares(self.shared_, rows, penalty)
+        return heads.least_squares(self.shared_, rows, penalty, centre)
 
-    def _loss(self, head: Head, rows: TaskRows) -> float:
+    def _pool(self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None, known: np.ndarray) -> np.ndarray:
+        head = self._head(rows, penalty, centre)
+        return np.vstack([head.weights, head.intercept])
+
+    def _as_head(self, centre: np.ndarray) -> Head:
+        return Head(centre[:-1], centre[-1], np.empty(0))
+
+    def _row_losses(self, head: Head, rows: TaskRows) -> np.ndarray:
         outputs = head.outputs(self.shared_.transform(rows.X, rows.place, np.float64))[:, 0]
-        return float(np.mean(rows.weight * (outputs - self._standard(rows.target)) ** 2))
+        return (outputs - self._standard(rows.target)) ** 2
 
     def _facts(self) -> dict[str, Any]:
         return {"target_centre": self.target_centre_, "target_scale": self.target_scale_}

@@ -21,13 +21,17 @@ class Representation(Robust):
         *,
         network: Any = None,
         weighting: Any = "min-max",
-        penalty: float = 1e-2,
+        centre: bool = True,
+        linear: bool = True,
+        cross_fit: bool = True,
+        shrink: bool = True,
+        penalty: float | None = None,
         learning_rate: float = 2e-3,
         batch_size: int | str | None = "auto",
-        max_iter: int = 1000,
+        max_iter: int = 500,
         patience: int | None = 20,
         validation_fraction: float = 0.2,
-        selection_fraction: float = 0.15,
+        selection_fraction: float = 0.2,
         smallest: int = 20,
         random_state: Any = None,
         verbose: bool = False,
@@ -35,6 +39,10 @@ class Representation(Robust):
         self.layers = layers
         self.network = network
         self.weighting = weighting
+        self.centre = centre
+        self.linear = linear
+        self.cross_fit = cross_fit
+        self.shrink = shrink
         self.penalty = penalty
         self.learning_rate = learning_rate
         self.batch_size = batch_size
@@ -70,27 +78,40 @@ class RobustRepresentationClassifier(Classifier, Representation):
 
         min over x of  max over tasks i of  f_i(x, y_i*(x)),      y_i*(x) = argmin over y of g_i(x, y)
 
-        g_i(x, y) = mean of l(phi_x y) over training rows of task i + p |y|^2
+        g_i(x, y) = mean of l(phi_x y) over training rows of task i + how far y is from the centre c
         f_i(x, y) = mean of l(phi_x y) over validation rows of task i
 
-    and the penalty p is learnt with the network. Among the points that a run passes, the one is taken at which the
-    worst loss on selection rows, which x does not see, is lowest. Heads that are fitted to the end may need more of a
-    penalty than heads that follow a run: p times 1, 3, 10 or 30 is taken, by rows held out. Then every head is fitted
-    to all rows of its task. Inputs are standardised by what training rows show.
+    phi_x has the inputs themselves among its features, so that a linear model is a special case. The centre c of the
+    heads and the strengths of the way from it are learnt with the network: one model for all tasks and one model a task
+    are special cases too, and a task departs from the centre the more, the more rows it has. Intercepts, the scale of
+    c, inputs and other features each have a strength of their own (`bilevel.estimators.objectives` has the formula).
+
+    Among the points that a run passes, the one is taken at which the mean loss on selection rows, which x does not see,
+    is lowest: the worst of losses on few rows each would be noise. Strengths are then taken times 0.03 to 1,000,
+    whichever is best on these rows. In the end the centre is fitted to all rows, and every head to all rows of its
+    task. Inputs are standardised by what training rows show.
 
     Args:
         layers: sizes of dense layers with ReLU after each; the last is the number of features.
         network: in place of dense layers, a model of Flax NNX or Equinox that takes one row, and the numbers in it are
             where learning starts; or a function of (columns, seed) that makes one.
         weighting: which tasks count: "min-max", the worst; "min-avg", all alike; a number above 0, up to 1, the mean
-            over this share of the tasks, the worst ones (CVaR); or an object of `bl.weightings`.
-        penalty: p, as it starts.
+            over this share of the tasks, the worst ones (CVaR); "regret", the task whose loss is furthest above what it
+            reaches with a model of its own; or an object of `bl.weightings`.
+        centre: whether heads have a centre. Tasks whose classes are those of few others have none in any case.
+        linear: whether inputs are among the features.
+        cross_fit: whether training and validation rows change places, in two heads a task, so that what is shared is
+            fitted to all rows but those for selection.
+        shrink: whether differences between the losses of tasks move weights only as far as they are more than noise
+            (`bl.weightings.Shrunk`).
+        penalty: all strengths, as they start; None = 3 rows of a usual task for intercept and scale, 10 for the rest.
+            Without a centre the penalty of |y|^2, and None = 0.01.
         learning_rate: Adam's, for the network; it falls to zero over the run.
         batch_size: rows of each task in a step; None = all; "auto" = all where they are few in all, and 64 otherwise.
         max_iter: steps.
-        patience: stop after this many evaluations, of which there are 50, without a lower worst selection loss; None =
-            never.
-        validation_fraction: the share of a task's rows that what is shared is fitted to.
+        patience: stop after this many evaluations, of which there are 50, without a lower mean loss on selection rows;
+            None = never.
+        validation_fraction: the share of a task's rows that what is shared is fitted to, without `cross_fit`.
         selection_fraction: the share of rows by which the run is judged; the rest trains heads.
         smallest: tasks with fewer rows have a head and no say in what is shared, as have tasks with one class.
         random_state: of the split, the network and the batches.
@@ -108,10 +129,13 @@ class RobustRepresentationClassifier(Classifier, Representation):
         history_: the run as it was evaluated.
         heads_: what each task has of its own.
         shared_: what all tasks share.
-        penalty_: p in the end, of each feature.
+        centre_: c, one row a feature and the intercept; None = there is none.
+        penalty_: strengths in the end, of each feature, of the intercept and of the scale; `usual_` the rows of a task
+            for which they are meant.
 
-    A task has probabilities for the classes among its own rows, and 0 for others. A task all of whose rows are of one
-    class predicts the shares of the classes among its rows and one row more of all tasks'.
+    A task has probabilities for the classes among its own rows, and 0 for others. A task of fewer than `smallest` rows,
+    or of one class, may have any class, as the centre has. Without a centre, a task of one class predicts the shares of
+    the classes among its rows and one row more of all tasks'.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)

@@ -1,8 +1,9 @@
 """Least squares with heads in closed form: the lower level is solved in every step.
 
-With Phi the features of the training rows and a column of ones, t their targets, w their weights and P the penalties,
+With Phi the features of the training rows and a column of ones, t their targets, w their weights, P the penalties and c
+the centre of the heads,
 
-    y*(x) = argmin_y g(x, y) = (Phi' diag(w) Phi / n + P)^-1 Phi' diag(w) t / n
+    y*(x) = argmin_y g(x, y) = (Phi' diag(w) Phi / n + P)^-1 (Phi' diag(w) t / n + P c)
     F(x)  = f(x, y*(x)),       grad F = f_x - J v,       v = A^-1 f_y(x, y*),      A the Hessian of g in y
 
 As for every hypergradient here, F is a surrogate whose value is f and whose gradient is that of F:
@@ -21,7 +22,7 @@ import jax.numpy as jnp
 
 from bilevel._core import dense
 from bilevel._core.module import part
-from bilevel.estimators.objectives import INTERCEPT, Batch, penalty, squared_error
+from bilevel.estimators.objectives import Batch, penalty, squared_error
 from bilevel.problem.group import Group, TaskView, UpperSample
 
 Network = Callable[[Any, jax.Array], jax.Array]
@@ -46,6 +47,7 @@ class Solved:
     """F_i(x) is the loss on validation rows of the head that is best on all training rows."""
 
     network: Network
+    linear: int = 0  # how many of the features, the first ones, are the inputs themselves
 
     roles = ("train", "validation")
 
@@ -60,8 +62,10 @@ class Solved:
         """The surrogate."""
         fixed = jax.lax.stop_gradient(x)
         A, y = self.solution(task, fixed)
+        source: Any = task.train
+        share = source.take(source.first(1)).share[0]  # that of all rows of the task
         upper = lambda x, y: task.upper(x | {"head": y}, (), sample.upper)  # noqa: E731
-        lower = lambda x, y: task.lower(x | {"head": y}, (), sample.lower) + penalty(x, y)  # noqa: E731
+        lower = lambda x, y: task.lower(x | {"head": y}, (), sample.lower) + share * self.penalty(x, y)  # noqa: E731
         slope = jax.lax.stop_gradient(jax.grad(upper, argnums=1)(fixed, y))
         v = dense.solve_positive(A, slope[:, 0])[:, None]
         inner = jnp.vdot(jax.grad(lower, argnums=1)(x, y), v)
@@ -81,7 +85,12 @@ class Solved:
         features = self.network(x["network"], batch.inputs)
         features = jnp.concatenate([features, jnp.ones_like(features[:, :1])], axis=1)
         weighted = 2 * weight[:, None] * features
-        penalties = jnp.broadcast_to(jnp.exp(x["penalty"]), features.shape[1] - 1)
-        P = jnp.append(penalties, jnp.asarray(INTERCEPT, penalties.dtype))
-        A = weighted.T @ features + jnp.diag(2 * P)
-        return A, dense.solve_positive(A, weighted.T @ batch.target)[:, None]
+        zero = jnp.zeros((features.shape[1], 1), features.dtype)
+        P2 = batch.share[0] * jax.hessian(lambda y: self.penalty(x, y[:, None]))(zero[:, 0])
+        slope = batch.share[0] * jax.grad(lambda y: self.penalty(x, y))(zero)[:, 0]  # -2 P c
+        A = weighted.T @ features + P2
+        return A, dense.solve_positive(A, weighted.T @ batch.target - slope)[:, None]
+
+    def penalty(self, x: Shared, y: jax.Array) -> jax.Array:
+        """Of a head."""
+        return penalty(x, y, self.linear)

@@ -4,29 +4,48 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from bilevel._core import values
 from bilevel.weightings.base import Weighting
 from bilevel.weightings.cvar import CVaR
+from bilevel.weightings.regret import Regret
+from bilevel.weightings.shrunk import Shrunk
 
-NAMES = ("min-max", "min-avg")
+NAMES = ("min-max", "min-avg", "regret")
 
 
-def weighting_of(owner: str, given: Any, count: int) -> Weighting:
+def weighting_of(
+    owner: str, given: Any, count: int, baseline: np.ndarray | None = None, errors: np.ndarray | None = None
+) -> Weighting:
     """What moves the weights of `count` tasks.
 
-    All but objects are one kind, the mean over the worst share of the tasks, whose share is data: min-avg and min-max
-    are one compiled program.
+    All but objects are one kind, the mean over the worst share of the tasks, compared by what their losses exceed
+    baselines by, as far as that is more than noise; share, baselines and errors are data: min-avg and min-max are one
+    compiled program.
 
-    >>> weighting_of("Model", "min-max", 4), weighting_of("Model", "min-avg", 4)
-    (CVaR(fraction=0.25, lr=None), CVaR(fraction=1.0, lr=None))
+    Args:
+        owner: whom errors name.
+        given: what the user gave.
+        count: of the tasks.
+        baseline: for "regret", what each task reaches alone; 0 = its loss counts.
+        errors: standard errors of what is compared; 0 = it is taken as it is.
+
+    >>> weighting_of("Model", "min-max", 4).weighting.weighting
+    CVaR(fraction=0.25, lr=None)
     """
     if isinstance(given, Weighting):
         return given
+    share = None
     if isinstance(given, str) and given in NAMES:
-        return CVaR(1 / count if given == "min-max" else 1.0)
-    if not isinstance(given, str) and values.is_number(given) and 0 < given <= 1:
-        return CVaR(float(given))
-    raise ValueError(
-        f'{owner}(weighting={given!r}): it needs "min-max", "min-avg", the share of the worst tasks whose mean counts, '
-        "a number above 0, up to 1, or an object of bl.weightings."
-    )
+        share = 1.0 if given == "min-avg" else 1 / count
+    elif not isinstance(given, str) and values.is_number(given) and 0 < given <= 1:
+        share = float(given)
+    if share is None:
+        raise ValueError(
+            f'{owner}(weighting={given!r}): it needs "min-max", "min-avg", "regret", the share of the worst tasks '
+            "whose mean counts, a number above 0, up to 1, or an object of bl.weightings."
+        )
+    none = np.zeros(count, np.float32)
+    kept = none if baseline is None or given != "regret" else baseline
+    return Regret(kept, Shrunk(none if errors is None else errors, CVaR(share)))
