@@ -1,4 +1,4 @@
-"""More runs that thresholds of benchmarks/findings.py were fixed on: convex bowls, and tables of patients and wines."""
+"""More runs that the findings were fixed on: convex bowls, and tables of patients and wines."""
 
 from __future__ import annotations
 

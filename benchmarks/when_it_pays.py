@@ -1,7 +1,7 @@
 """Where min-max (of losses, of regrets) beats min-avg on rows that nobody saw, and where it harms: a map.
 
-Tasks are drawn. Each predicts t = z_i . tanh(2 U' a) + noise from inputs a, by features tanh(a x) that all share (x) and a
-head of its own (y_i); x is fitted to validation rows, and the iterate is chosen by selection rows. What varies:
+Tasks are drawn. Each predicts t = z_i . tanh(2 U' a) + noise from inputs a, by features tanh(a x) that all share (x)
+and a head of its own (y_i); x is fitted to validation rows, and the iterate is chosen by selection rows. What varies:
 
     width      features in x; four are enough for most tasks, four others for the tasks that compete
     rows       of each task, for training; as many for validation, and as many for selection
@@ -12,7 +12,7 @@ head of its own (y_i); x is fitted to validation rows, and the iterate is chosen
 Reported of each run: the worst and the mean loss on 1,000 test rows a task, and the worst regret there, which is the
 loss above the variance of the noise. The baselines that `Regret` is given are losses on selection rows of one ridge
 regression a task: no knowledge of how the tasks were drawn. All runs of one width, number of rows and number of tasks
-share two compiled programs. One line a run in benchmarks/records/when_it_pays.csv; what is there already is not run again.
+share two compiled programs. One line a run in benchmarks/records/when_it_pays.csv; what is there is not run again.
 
     python benchmarks/when_it_pays.py            # says first how long it takes
     python docs/make_when_it_pays.py             # the page and the figure, from the records
@@ -40,6 +40,7 @@ OBJECTIVES = ("average", "loss", "regret")
 DRAWS, STEPS, INPUTS, NEEDED, TEST = 4, 600, 10, 4, 1000
 QUIET, LOUD = 0.3, 1.0  # standard deviations of noise; a signal's is about 1
 RIDGE = 1e-3
+SECONDS = 0.5  # a run, with its share of compiling
 NUMBERS = ("worst", "mean", "regret")  # on test rows
 
 
@@ -94,7 +95,8 @@ def drawn(setting: Setting) -> Drawn:
         head *= np.sqrt(NEEDED) / np.linalg.norm(head)
         parts = [_rows(rng, own, head, deviation, count) for count in (*[setting.rows] * 3, TEST)]
         train, validation, selection, test = parts
-        tasks.append(bl.Task(train, validation, test, selection=selection, name=f"{i}", y=np.zeros(setting.width, "f4")))
+        start = np.zeros(setting.width, "f4")
+        tasks.append(bl.Task(train, validation, test, selection=selection, name=f"{i}", y=start))
         noise.append(deviation**2)
     return Drawn(tasks, np.array(noise))
 
@@ -155,7 +157,8 @@ def main() -> None:
     options = parser.parse_args()
     begun, have = time.perf_counter(), kept()
     left = [setting for setting in settings() if setting not in have]
-    print(f"{len(left)} of {len(settings())} runs are left, about {len(left) * 0.5 / 60:.0f} minutes of one core.", flush=True)
+    minutes = len(left) * SECONDS / 60
+    print(f"{len(left)} of {len(settings())} runs are left, about {minutes:.0f} minutes of one core.", flush=True)
     new = not RECORDS.exists()
     with RECORDS.open("a", newline="") as file:
         writer = csv.writer(file)

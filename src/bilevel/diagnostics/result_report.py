@@ -79,7 +79,8 @@ def lagging_lower_level(result: Result) -> Finding | None:
     return finding(
         "lower level lags",
         f"The lower level lags: a hundred more lower steps move the loss of task {result.y.names[i]!r} from "
-        f"{before[i]:.4g} to {after[i]:.4g} (the worst loss from {before.max():.4g} to {after.max():.4g}). Give {remedy}.",
+        f"{before[i]:.4g} to {after[i]:.4g}, the worst loss from {before.max():.4g} to {after.max():.4g}. Give "
+        f"{remedy}.",
         before=before[i],
         after=after[i],
         task=result.y.names[i],

@@ -48,7 +48,8 @@ def forecast(own: Curve) -> Forecast:
     share = float(np.clip(pace / before.fall, 0, 1)) if before.fall > 0 else 1.0
     slowing = pace / 4 * sum(share**i for i in range(1, 5))  # four more quarters
     if own.values.min() >= 0 and half.fall > 0:  # and will be: at the most it keeps falling by the share that it did
-        slowing, pace = min(slowing, own.level * (1 - (own.level / (own.level + half.fall / 2)) ** 2)), min(pace, own.level)
+        slowing = min(slowing, own.level * (1 - (own.level / (own.level + half.fall / 2)) ** 2))
+        pace = min(pace, own.level)
     return Forecast(half.fall / 2, half.low / 2, slowing, pace)
 
 
@@ -72,7 +73,9 @@ def still_falling(result: Result) -> Finding | None:
         return None
     ahead = forecast(own)
     seen = ahead.least > ROUNDING * abs(own.level)
-    if not seen or not _matters(ahead, own) or not _carries_over(result, ahead.fall) or _is_noise_that_ends(result, own):
+    if not seen or not _matters(ahead, own):
+        return None
+    if not _carries_over(result, ahead.fall) or _is_noise_that_ends(result, own):
         return None
     low, high = own.level - ahead.high, own.level - ahead.low
     reached = f"{low:.4g} to {high:.4g}" if low < 0.99 * high else f"{high:.4g} or lower"
@@ -133,7 +136,8 @@ def rising_loss(result: Result) -> Finding | None:
     if step == 0:
         words, remedy = f"The {own.name} was never below that of the start ({best:.4g}) and is {late:.4g}", "Give"
     else:
-        words, remedy = f"The {own.name} rose to {late:.4g} after {best:.4g} at step {step}", "Take result.best, or give"
+        words = f"The {own.name} rose to {late:.4g} after {best:.4g} at step {step}"
+        remedy = "Take result.best, or give"
     return finding(
         "rising loss",
         f"{words}. {remedy} a smaller upper_lr or a larger batch.",

@@ -86,8 +86,8 @@ def end_of(values: np.ndarray) -> tuple[float, float]:
 def noise_of(values: np.ndarray) -> float:
     """The standard deviation of noise in evaluations that follow each other.
 
-    It is that of the differences to the mean of both neighbours, over sqrt(3/2), which independent noise makes, by their
-    median size, which one outlier does not move; a curve that falls or bends has hardly any.
+    It is that of the differences to the mean of both neighbours, over sqrt(3/2), which independent noise makes, by
+    their median size, which one outlier does not move; a curve that falls or bends has hardly any.
     """
     between = np.abs(values[1:-1] - (values[:-2] + values[2:]) / 2)
     return float(np.median(between) / 0.6745 / np.sqrt(1.5))  # half of all normal numbers are within 0.6745
