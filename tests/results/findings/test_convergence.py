@@ -33,11 +33,11 @@ def test_a_fall_that_has_ended_is_no_pace():
     assert kinds(made(alone(values), solver=bl.MORBiT(weighting=Average()))) == []
 
 
-def test_a_loss_that_is_never_negative_is_forecast_to_stay_so():
-    ahead = forecast(Curve("loss", (1.02 - T) ** 0.5, T))  # ever faster
-    level = Curve("loss", (1.02 - T) ** 0.5, T).level
-    assert 0 < ahead.low < level
-    assert ahead.high == level
+def test_a_loss_that_is_never_negative_falls_by_shares():
+    """Ever faster, and to nothing; but by no more than from the middle of the run to its end, or twice that."""
+    own = Curve("loss", (1.02 - T) ** 0.5, T)
+    share = own.level / np.median(own.values[23:28])
+    np.testing.assert_allclose(forecast(own)[2:], [own.level * (1 - share), own.level * (1 - share**2)])
 
 
 @pytest.mark.parametrize("common", [0.0, 0.6])

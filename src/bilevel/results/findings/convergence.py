@@ -47,9 +47,10 @@ def forecast(own: Curve) -> Forecast:
     pace = max(0.0, now.fall)
     share = float(np.clip(pace / before.fall, 0, 1)) if before.fall > 0 else 1.0
     slowing = pace / 4 * sum(share**i for i in range(1, 5))  # four more quarters
-    if own.values.min() >= 0 and half.fall > 0:  # and will be: at the most it keeps falling by the share that it did
-        slowing = min(slowing, own.level * (1 - (own.level / (own.level + half.fall / 2)) ** 2))
-        pace = min(pace, own.level)
+    if own.values.min() >= 0 and own.level > 0:  # and will be: it falls by shares, those of the last half of the steps
+        middle = max(2, int(np.searchsorted(own.time, 1 - ROUNDING)) // 2)  # of those until rates ended
+        share = min(1.0, own.level / max(own.level, float(np.median(own.values[middle - 2 : middle + 3]))))
+        slowing, pace = min(slowing, own.level * (1 - share)), min(pace, own.level * (1 - share**2))
     return Forecast(half.fall / 2, half.low / 2, slowing, pace)
 
 
