@@ -22,6 +22,7 @@ from bilevel.results.findings.finding import Finding, finding
 from bilevel.results.result import Result
 
 LARGE_CHANGE = 0.2  # of the worst loss
+SHARES = (1.0, 1 / 8, 1 / 64)  # of the rates that the curvature here allows: on the way to y* it may be larger
 SLOW = 0.2  # a rate of y below this share of 1 / L_i is the cause of a lag
 AT_REST = ("settled", "not known")  # verdicts of runs in which nothing else moves y
 
@@ -41,7 +42,7 @@ def check_result(result: Result) -> tuple[Finding, ...]:
     >>> known = bl.problems.enclosing_ball()
     >>> slow = bl.solve(known.problem, bl.MORBiT(0.05, 1e-4), known.x, steps=200, progress=False)
     >>> print(bl.check_result(slow)[-1])
-    The lower level lags: a hundred more lower steps move the worst loss from ... Give a larger lower_lr ...
+    The lower level lags: a hundred more lower steps move the loss of task ... Give a larger lower_lr ...
     """
     if not isinstance(result, Result):
         raise TypeError(f"check_result(result=...) got {type(result).__name__}: it needs one bl.Result.")
@@ -50,16 +51,21 @@ def check_result(result: Result) -> tuple[Finding, ...]:
 
 
 def lagging_lower_level(result: Result) -> Finding | None:
-    """A worst loss that changes a lot when the lower problems are solved further with x fixed, because y is slow."""
+    """The loss of a worst task that changes a lot when y is fitted further with x fixed, because y is slow."""
     problem = result.problem
     if not isinstance(problem, Problem) or result.status == "diverged":  # loaded, or without a lower level
         return None
-    found = _settled(problem, result.x, PerTask(result.y.stacked), jax.random.key(0))
-    after, curvatures = (np.asarray(own, float) for own in found)
-    before, worst = result.worst, float(after.max())
-    if not abs(worst - before) > LARGE_CHANGE * max(np.abs(result.losses).max(), np.abs(after).max()):
+    for share in SHARES:
+        found = _settled(problem, result.x, PerTask(result.y.stacked), jax.random.key(0), share)
+        after, curvatures = (np.asarray(own, float) for own in found)
+        if np.all(np.isfinite(after)):
+            break
+    before = np.asarray(result.losses, float)
+    size = max(np.abs(before).max(), np.abs(after).max())
+    # Of the tasks that count, the worst one as it is and the one that it would be.
+    i = max((int(before.argmax()), int(after.argmax())), key=lambda i: abs(after[i] - before[i]))
+    if not abs(after[i] - before[i]) > LARGE_CHANGE * size:
         return None
-    i = int(after.argmax() if worst > before else result.losses.argmax())
     rate = float(np.nanmedian(result.history.lower_rate[1:, i])) if result.history.evaluations > 1 else np.nan
     share = rate * curvatures[i]
     is_slow = share < SLOW and getattr(result.solver, "lower_lr", None) is not None  # rates that are chosen fall
@@ -72,23 +78,27 @@ def lagging_lower_level(result: Result) -> Finding | None:
         remedy = " or ".join([*more, "a smaller upper_lr"])
     return finding(
         "lower level lags",
-        f"The lower level lags: a hundred more lower steps move the worst loss from {before:.4g} to {worst:.4g} (task "
-        f"{result.y.names[i]!r}). Give {remedy}.",
-        before=before,
-        after=worst,
+        f"The lower level lags: a hundred more lower steps move the loss of task {result.y.names[i]!r} from "
+        f"{before[i]:.4g} to {after[i]:.4g}, the worst loss from {before.max():.4g} to {after.max():.4g}. Give "
+        f"{remedy}.",
+        before=before[i],
+        after=after[i],
         task=result.y.names[i],
         share_of_largest_rate=share,
     )
 
 
 @jax.jit
-def _settled(problem: Problem, x: Any, y: PerTask[Any], key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The losses after a hundred lower steps at measured rates, and the curvatures L_i.
+def _settled(
+    problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, share: float = 1.0
+) -> tuple[jax.Array, jax.Array]:
+    """The losses after a hundred lower steps at this share of measured rates, and the curvatures L_i.
 
     On all the data where that is finite: y would be fitted to the rows of a batch, and its loss on others rise.
     """
     finite = all(group.train.finite for group in problem.groups)
     whole = problem.rebatched(lambda _: None) if finite else curvature.measuring(problem)
     known = curvature.condition(whole, x, y, key, curvature.unmeasured(y), 20)
-    losses = problem.validation_losses(x, curvature.settle(whole, x, y, key, known, 100))
+    shorter = PerTask(tuple(group._replace(largest=group.largest / share) for group in known))
+    losses = problem.validation_losses(x, curvature.settle(whole, x, y, key, shorter, 100))
     return losses, problem.join(PerTask(tuple(group.largest for group in known)))

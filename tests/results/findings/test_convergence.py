@@ -21,10 +21,33 @@ def test_the_forecast_holds_where_the_law_goes_on(law):
     assert truth <= 1.05 * ahead.high
 
 
-def test_a_straight_line_over_the_logarithm_falls_as_much_again():
-    values = 5 - np.log2(np.maximum(T, 0.01))
-    ahead = forecast(Curve("loss", values, T))
-    np.testing.assert_allclose([ahead.fall, ahead.high, ahead.noise], [1, 1, 0], atol=1e-9)
+def test_a_straight_line_falls_as_much_again():
+    ahead = forecast(Curve("loss", -T, T))
+    np.testing.assert_allclose(ahead, [0.5, 0.5, 1, 1], atol=1e-9)
+
+
+def test_a_fall_that_has_ended_is_no_pace():
+    """A loss that rests, falls and rests again, as where a task loses its weight: nothing is left."""
+    values = 1 - 0.2 * np.clip((T - 0.6) / 0.1, 0, 1)
+    assert forecast(Curve("loss", values, T)).high == 0
+    assert kinds(made(alone(values), solver=bl.MORBiT(weighting=Average()))) == []
+
+
+def test_a_loss_that_is_never_negative_falls_by_shares():
+    """Ever faster, and to nothing; but by no more than from the middle of the run to its end, or twice that."""
+    own = Curve("loss", (1.02 - T) ** 0.5, T)
+    share = own.level / np.median(own.values[23:28])
+    np.testing.assert_allclose(forecast(own)[2:], [own.level * (1 - share), own.level * (1 - share**2)])
+
+
+@pytest.mark.parametrize("common", [0.0, 0.6])
+def test_noise_has_no_trend_also_where_evaluations_are_correlated(common):
+    """A two-sided interval of 90 % is above 0 in one of twenty; that of white noise would be in one of six at 0.6."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(400, 51))
+    for k in range(1, 51):
+        noise[:, k] += common * noise[:, k - 1]
+    assert np.mean([Curve("loss", own, T).trend(0.0).low > 0 for own in noise]) < 0.1
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
@@ -50,7 +73,7 @@ def test_a_loss_that_is_almost_nothing_is_not_to_be_halved():
 
 
 def test_a_fall_within_the_noise_is_not_seen():
-    noise = 0.2 * (-1.0) ** np.arange(51)
+    noise = 0.2 * np.random.default_rng(1).normal(size=51)
     result = made(alone(1 + 0.1 * np.exp(-T) + noise), solver=bl.MORBiT(weighting=Average()))
     assert "still falling" not in kinds(result)
     assert result.verdict == "noisy"
@@ -72,7 +95,7 @@ def test_a_slow_wave_has_not_settled():
 
 
 def test_a_loss_that_rose():
-    result = made(alone(np.where(T < 0.4, 2 - 2 * T, 3.0)))
+    result = made(alone(np.where(T < 0.4, 2 - 2 * T, 3.0)), solver=bl.MORBiT(weighting=Average()))
     found = result.findings[0]
     assert (found.kind, found.numbers["late"], result.verdict) == ("rising loss", 2.25, "rising")
     assert found.numbers["step"] == 180  # the lowest middle of three: the last has a neighbour that has risen

@@ -3,11 +3,18 @@
 import numpy as np
 import pytest
 
+import bilevel as bl
+import made_runs
 from bilevel.results.findings.overfitting import _beyond_noise, risen_since
-from made_runs import kinds, made
+from bilevel.weightings import Average
+from made_runs import kinds
 
 T = np.linspace(0, 1, 51)
 SEEN = np.stack([1.05 - T + 0.01 * i for i in range(8)], axis=1)
+
+
+def made(*losses, **roles):
+    return made_runs.made(*losses, solver=bl.MORBiT(weighting=Average()), **roles)
 
 
 def turning(turn):

@@ -4,7 +4,7 @@ All of it is computed from the history and the iterates, in numpy: printing a re
 behind x can only be found by solving the lower problems further, which `bilevel.check_result` does, and whether an
 estimate of the hypergradient is biased by many estimates beside the truth (`bilevel.check_hypergradient`).
 
-Thresholds were fixed on the runs that benchmarks/findings.py calls its calibration, and are reported on others.
+Thresholds were fixed on the runs that benchmarks/findings.py calls development, and are reported on others.
 """
 
 from __future__ import annotations

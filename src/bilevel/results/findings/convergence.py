@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bilevel.results.findings.curve import Curve, curve, end_of, middle_of_three
+from bilevel.results.findings.curve import Curve, curve, end_of, lowest_of, middle_of_three, noise_of, objective
 from bilevel.results.findings.finding import Finding, finding
 from bilevel.results.findings.overfitting import held_out
 
 if TYPE_CHECKING:
     from bilevel.results.result import Result
 
-NOISES = 2.0  # a fall is seen where it is this many standard deviations of the evaluations around it
 OF_GAIN = 0.03  # what twice the steps would bring matters where it is this share of what the run has gained
 OF_LOSS = 0.05  # or this share of the loss itself, if it is also
 LITTLE = 0.01  # this share of the gain: a loss of 1e-6 can always be halved. In any case it is
@@ -21,16 +20,17 @@ LEAST = 0.05  # this share of the loss, or of all that was gained since the star
 ROUNDING = 1e-6  # of the loss
 ELSEWHERE = 0.1  # of a fall: where other rows see less of it, it is no gain
 MOVING = 0.1  # a curve has not settled where its last half is as wide as this share of the loss, and of all it gained
+BEFORE = 16  # evaluations, by which the noise at one of them is measured: after it, it may be what has grown
 NOISY = 0.05  # a curve is noisy where its noise is this share of the loss, and `OF_GAIN` of the gain
 
 
 class Forecast(NamedTuple):
-    """What as much time again would bring, as three laws have it that go on as the curve did."""
+    """What as much time again would bring, from the pace at which the curve falls now."""
 
     fall: float  # in the last half of the time
-    noise: float
-    low: float  # the smaller of what remains under exponential decay and under a power law
-    high: float  # as much again as in the last half
+    least: float  # the least that it may be, noise considered
+    low: float  # what remains where the pace goes on to slow down as it did, by a constant share with every quarter
+    high: float  # and where it does not
 
     @property
     def middle(self) -> float:
@@ -39,17 +39,19 @@ class Forecast(NamedTuple):
 
 
 def forecast(own: Curve) -> Forecast:
-    """From the falls in the last half, in the quarter before it, and in the two parts of the last half.
+    """From the paces of the last quarter of the time and of the one before it.
 
-    Exponential decay loses a constant share with every part of equal length, a power law with every doubling.
+    What happened earlier tells of something else: a loss may rest for long and fall when a task loses its weight.
     """
-    fall, noise = own.trend(0.5)
-    before = own.trend(0.25, 0.5).fall
-    power = fall * (np.clip(fall / before, 0, 1) if before > 0 else 1)
-    halves = [own.trend(0.5, 0.75).fall * np.log2(1.5), own.trend(0.75).fall * np.log2(4 / 3)]
-    share = float(np.clip(halves[1] / halves[0], 0, 1)) if halves[0] > 0 else 1.0
-    exponential = max(halves[1], 0.0) * sum(share**i for i in range(1, 5))  # four more parts of this length
-    return Forecast(fall, noise, float(max(0.0, min(power, exponential))), max(fall, 0.0))
+    half, before, now = own.trend(0.5), own.trend(0.5, 0.75), own.trend(0.75)
+    pace = max(0.0, now.fall)
+    share = float(np.clip(pace / before.fall, 0, 1)) if before.fall > 0 else 1.0
+    slowing = pace / 4 * sum(share**i for i in range(1, 5))  # four more quarters
+    if own.values.min() >= 0 and own.level > 0:  # and will be: it falls by shares, those of the last half of the steps
+        middle = max(2, int(np.searchsorted(own.time, 1 - ROUNDING)) // 2)  # of those until rates ended
+        share = min(1.0, own.level / max(own.level, float(np.median(own.values[middle - 2 : middle + 3]))))
+        slowing, pace = min(slowing, own.level * (1 - share)), min(pace, own.level * (1 - share**2))
+    return Forecast(half.fall / 2, half.low / 2, slowing, pace)
 
 
 def is_noisy(own: Curve) -> bool:
@@ -71,11 +73,12 @@ def still_falling(result: Result) -> Finding | None:
     if own is None or result.status == "diverged":
         return None
     ahead = forecast(own)
-    seen = max(NOISES * ahead.noise, ROUNDING * abs(own.level))
-    if not _matters(ahead, own) or ahead.fall <= seen or not _carries_over(result, ahead.fall):
+    seen = ahead.least > ROUNDING * abs(own.level)
+    if not seen or not _matters(ahead, own):
+        return None
+    if not _carries_over(result, ahead.fall) or _is_noise_that_ends(result, own):
         return None
     low, high = own.level - ahead.high, own.level - ahead.low
-    low = max(low, 0.0) if own.values.min() >= 0 else low  # losses that were never negative will not be
     reached = f"{low:.4g} to {high:.4g}" if low < 0.99 * high else f"{high:.4g} or lower"
     return finding(
         "still falling",
@@ -84,7 +87,7 @@ def still_falling(result: Result) -> Finding | None:
         "as it did: give more steps, or larger rates where they are given.",
         level=own.level,
         fall=ahead.fall,
-        noise=ahead.noise,
+        least_fall=ahead.least,
         forecast_low=low,
         forecast_high=high,
     )
@@ -94,12 +97,24 @@ def _carries_over(result: Result, fall: float) -> bool:
     """Whether the loss falls on rows too that x was not fitted to: otherwise more steps bring nothing, or harm."""
     others = held_out(result)
     there = None if others is None else curve(result, others.other)
-    return there is None or there.trend(0.5).fall > ELSEWHERE * fall
+    return there is None or there.trend(0.5).fall / 2 > ELSEWHERE * fall
+
+
+def _is_noise_that_ends(result: Result, own: Curve) -> bool:
+    """Whether the loss falls as steps become short, and with them the noise of the iterates, but these go nowhere.
+
+    Then their average, which has less noise all along, is where they end; on a way down it lies behind.
+    """
+    is_known = result.problem is not None and result.history.tasks is None
+    if not is_known or not result.problem.is_stochastic:
+        return False
+    average = float(objective(result, np.asarray(result.average.losses, float)[None]).values[0])
+    return average <= own.level
 
 
 def _matters(ahead: Forecast, own: Curve) -> bool:
     """Whether as much time again would bring anything to speak of."""
-    size, since_start = abs(own.level), max(0.0, float(own.values[0]) - own.level)
+    size, since_start = abs(own.level), max(own.gained, float(own.values[0]) - own.level)
     more = ahead.middle
     much = more > OF_GAIN * own.gained or (more > OF_LOSS * size and more > LITTLE * own.gained)
     return more > 0 and much and (more > LEAST * size or more > LEAST * since_start)
@@ -111,16 +126,22 @@ def rising_loss(result: Result) -> Finding | None:
     if own is None or result.status == "diverged":
         return None
     smooth, end = middle_of_three(own.values), own.values[-len(own.values) // 5 :]
-    best, late = float(smooth.min()), float(np.median(end))
+    best, late, at = float(smooth.min()), float(np.median(end)), int(smooth.argmin())
     scale = max(abs(best), own.values[0] - best)
-    # The second where it comes back again and again.
+    # The second where it comes back again and again, the third where it was low by the noise that it had by then.
     if late <= best + 0.5 * scale or np.quantile(end, 0.2) <= best + 0.25 * scale:
         return None
-    step = int(result.history.step[smooth.argmin()])
+    if late - best <= lowest_of(len(smooth)) * noise_of(own.values[max(0, at - BEFORE) : max(at, 4) + 1]):
+        return None
+    step = int(result.history.step[at])
+    if step == 0:
+        words, remedy = f"The {own.name} was never below that of the start ({best:.4g}) and is {late:.4g}", "Give"
+    else:
+        words = f"The {own.name} rose to {late:.4g} after {best:.4g} at step {step}"
+        remedy = "Take result.best, or give"
     return finding(
         "rising loss",
-        f"The {own.name} rose to {late:.4g} after {best:.4g} at step {step}: take result.best, or give a smaller "
-        "upper_lr or a larger batch.",
+        f"{words}. {remedy} a smaller upper_lr or a larger batch.",
         late=late,
         lowest=best,
         step=step,

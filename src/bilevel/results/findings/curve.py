@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from bilevel.results.result import Result
 
 ENOUGH = 20  # with fewer evaluations nothing is said of a curve
-LUCK = 3.0  # standard deviations: the lowest of some dozens of evaluations is two to three below their mean
 EARLY = 0.05  # of the evaluations: the first are about where the start was, which may be anywhere
+SURE = 0.9  # of two-sided intervals
+CHANCE = 0.01  # that the lowest of as many evaluations, were they noise alone, is lower still
 
 
 class Compared(NamedTuple):
-    """What the weights compare the tasks by."""
+    """What the weights compare the tasks by, or what is minimised of it."""
 
-    values: np.ndarray  # (evaluations, tasks)
+    values: np.ndarray  # (evaluations, tasks); of what is minimised, (evaluations,)
     name: str  # "loss", "regret" or "ratio"
 
 
@@ -52,28 +53,51 @@ class Curve(NamedTuple):
 
     @property
     def gained(self) -> float:
-        """How far it has come since the first steps; not less than 0."""
-        return max(0.0, float(self.values[max(1, int(EARLY * len(self.values)))] - self.level))
+        """How far it has come since the first steps, from wherever it was highest; not less than 0."""
+        return max(0.0, float(self.values[max(1, int(EARLY * len(self.values))) :].max() - self.level))
 
     def trend(self, start: float, end: float = 1.0) -> Trend:
-        """The straight line, over the logarithm of the time, that is nearest to this part of it."""
-        inside = (self.time >= start) & (self.time <= end) & (self.time > 0)
-        t, values = np.log2(self.time[inside]), self.values[inside]
-        if len(t) < 3 or np.ptp(t) < 1e-6:  # rates that have ended
-            return Trend(0.0, 0.0)
-        slope, offset = np.polyfit(t, values, 1)
-        return Trend(float(-slope), float(np.std(values - slope * t - offset) * np.sqrt(len(t) / (len(t) - 2))))
+        """How it falls in this part of the time: the median of the slopes between all pairs of evaluations.
+
+        Its interval is Sen's, widened by what evaluations have in common with the one before: as many that are
+        correlated by r tell as much as (1 - r) / (1 + r) of their number.
+
+        Reference: Sen, "Estimates of the regression coefficient based on Kendall's tau", 1968.
+        """
+        from scipy.stats import theilslopes  # here, as importing bilevel is to stay fast
+
+        inside = (self.time >= start) & (self.time <= end)
+        t, first = np.unique(self.time[inside], return_index=True)  # rates may have ended, and with them the time
+        values = self.values[inside][first]
+        if len(t) < 4 or np.ptp(t) < 1e-6:
+            return Trend(0.0, 0.0, 0.0)
+        slope, offset, low, high = theilslopes(values, t, SURE)
+        common = autocorrelation(values - slope * t - offset)
+        wider = np.sqrt((1 + common) / (1 - common))
+        return Trend(float(-slope), float(-slope - wider * (high - slope)), float(-slope + wider * (slope - low)))
 
 
 def end_of(values: np.ndarray) -> tuple[float, float]:
-    """The median of the last quarter of the evaluations, and the standard deviation of their noise.
-
-    It is that of the differences to the mean of both neighbours, over sqrt(3/2), which independent noise makes; a curve
-    that falls or bends has hardly any.
-    """
+    """The median of the last quarter of the evaluations, and the standard deviation of their noise."""
     late = np.asarray(values[-max(5, len(values) // 4) :], float)
-    between = late[1:-1] - (late[:-2] + late[2:]) / 2
-    return float(np.median(late)), float(np.sqrt(np.mean(between**2) / 1.5))
+    return float(np.median(late)), noise_of(late)
+
+
+def noise_of(values: np.ndarray) -> float:
+    """The standard deviation of noise in evaluations that follow each other.
+
+    It is that of the differences to the mean of both neighbours, over sqrt(3/2), which independent noise makes, by
+    their median size, which one outlier does not move; a curve that falls or bends has hardly any.
+    """
+    between = np.abs(values[1:-1] - (values[:-2] + values[2:]) / 2)
+    return float(np.median(between) / 0.6745 / np.sqrt(1.5))  # half of all normal numbers are within 0.6745
+
+
+def lowest_of(count: int) -> float:
+    """How far below their mean, in standard deviations, the lowest of so many normal numbers is but for `CHANCE`."""
+    from scipy.special import ndtri  # here, as importing bilevel is to stay fast
+
+    return float(ndtri((1 - CHANCE) ** (1 / count)))
 
 
 def middle_of_three(values: np.ndarray) -> np.ndarray:
@@ -83,10 +107,24 @@ def middle_of_three(values: np.ndarray) -> np.ndarray:
 
 
 class Trend(NamedTuple):
-    """Of a part of a curve."""
+    """How a part of a curve falls: by so much in a time as long as the whole run."""
 
-    fall: float  # while the time doubles
-    noise: float  # the standard deviation around the line
+    fall: float
+    low: float  # an interval of it
+    high: float
+
+
+def autocorrelation(residuals: np.ndarray) -> float:
+    """Of residuals with those before them; from 0 to 0.9, as few evaluations do not tell more."""
+    own = residuals - residuals.mean()
+    return float(np.clip(own[1:] @ own[:-1] / max(own @ own, np.finfo(float).tiny), 0.0, 0.9))
+
+
+def mean_and_error(values: np.ndarray) -> tuple[float, float]:
+    """The mean of evaluations and its standard error, which counts correlated ones for what they tell."""
+    common = autocorrelation(values)
+    count = len(values) * (1 - common) / (1 + common)
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(max(count, 1.0)))
 
 
 def curve(result: Result, losses: np.ndarray | None = None) -> Curve | None:
@@ -99,12 +137,18 @@ def curve(result: Result, losses: np.ndarray | None = None) -> Curve | None:
         return None
     if not getattr(result.problem, "comparable_losses", True) or result.best_by == "last":
         return None
+    values, name = objective(result, losses)
+    return Curve(name, values, _time(result))
+
+
+def objective(result: Result, losses: np.ndarray | None = None) -> Compared:
+    """What is minimised, of losses (evaluations, tasks): the worst where weights move, otherwise the weighted mean."""
     values, name = compared(result, losses)
-    weights = np.asarray(history.weights, float)
+    weights = np.asarray(result.history.weights, float)
     if np.ptp(weights, axis=0).max() > 0:
-        return Curve(f"worst {name}", values.max(axis=1), _time(result))
+        return Compared(values.max(axis=1), f"worst {name}")
     is_mean = np.ptp(weights[0]) <= 1e-6 * weights[0].max()
-    return Curve(f"{'mean' if is_mean else 'weighted'} {name}", values @ weights[0] / weights[0].sum(), _time(result))
+    return Compared(values @ weights[0] / weights[0].sum(), f"{'mean' if is_mean else 'weighted'} {name}")
 
 
 def _time(result: Result) -> np.ndarray:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FEW = 10  # steps: nothing is said of so short a run
 ROUNDING = 1e-6  # of a loss
 GAIN = 1e-3  # of a loss: what the steps of x bring is nothing where it is less
-WORTH = 0.01  # of a loss: what x could bring, were it moved by its own size
+WORTH = 1e-3  # of a loss: what x could bring, were it moved by its own size
 
 
 def constant_losses(result: Result) -> Finding | None:
@@ -65,12 +65,13 @@ def x_does_not_move(result: Result) -> Finding | None:
     rates, loss = np.asarray(history.upper_rate, float)[1:], float(np.abs(history.validation[-1]).max())
     gain = float(np.sum(rates * norms**2 * np.diff(history.step)))  # to first order
     worth = norms[-1] * max(1.0, _size(result.x))
-    if not gain < GAIN * loss or norms[-1] < 0.5 * norms[0] or worth < WORTH * loss:
+    before = norms[len(norms) // 4]  # by when y, which starts anywhere, has come near
+    if not gain < GAIN * loss or norms[-1] < 0.5 * before or worth < WORTH * loss:
         return None
     return finding(
         "x does not move",
-        f"x hardly moved: its steps bring {gain:.2g} of a loss of {loss:.4g}, and its direction is as long as at the "
-        f"start ({norms[-1]:.3g}). Give a larger upper_lr, or none, so that it is measured.",
+        f"x hardly moved: its steps bring {gain:.2g} of a loss of {loss:.4g}, and its direction is as long as it "
+        f"was ({norms[-1]:.3g}). Give a larger upper_lr, or none, so that it is measured.",
         gain=gain,
         loss=loss,
         direction_norm=norms[-1],

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bilevel.results.findings.curve import ENOUGH, LUCK, end_of
+from bilevel.results.findings.curve import ENOUGH, end_of, lowest_of
 from bilevel.results.findings.finding import Finding, finding
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def lucky_best(result: Result) -> Finding | None:
     if column is None or not np.all(np.isfinite(column)):
         return None
     (level, noise), best = end_of(column), float(column.min())
-    if level - best <= MUCH * abs(level) or level - best > LUCK * noise:
+    if level - best <= MUCH * abs(level) or level - best > lowest_of(history.evaluations) * noise:
         return None
     return finding(
         "lucky best",

@@ -22,7 +22,8 @@ ERRORS = 2.5  # standard errors of the gap
 SPREAD = 3.0  # a row's loss deviates by about so many mean losses where few rows make most of it; theirs are not kept
 RISE = 0.1  # a loss has risen where it has by this share of what it had gained, and
 RISE_OF_LOSS = 0.1  # by this share of itself, and
-RISE_OF_NOISE = 3.0  # by so many standard deviations of its last evaluations
+RISE_OF_NOISE = 3.0  # by so many standard deviations of its last evaluations, and
+RISE_OF_ROWS = 1.5  # by so many times what a loss is over the square root of its rows: the lowest of many is also luck
 
 
 class HeldOut(NamedTuple):
@@ -49,8 +50,9 @@ def overfitting(result: Result) -> Finding | None:
     own = held_out(result)
     if own is None:
         return None
-    best = risen_since(own.seen.max(axis=1), own.other.max(axis=1))
     rows = (_rows(result, "validation"), _rows(result, own.role))
+    count = None if rows[1] is None else float(rows[1][own.other[-1].argmax()])
+    best = risen_since(own.seen.max(axis=1), own.other.max(axis=1), count)
     if best is None and not (_is_far(own.seen, own.other) and _beyond_noise(own.seen[-1], own.other[-1], rows)):
         return None
     return _told(result, own.role, own.other, best)
@@ -95,15 +97,20 @@ def _rows(result: Result, role: str) -> np.ndarray | None:
     return np.maximum(counts, 1)
 
 
-def risen_since(seen: np.ndarray, other: np.ndarray) -> int | None:
-    """The evaluation from which on the loss on other rows rose while that on validation rows did not; None = never."""
+def risen_since(seen: np.ndarray, other: np.ndarray, rows: float | None = None) -> int | None:
+    """The evaluation from which on the loss on other rows rose while that on validation rows did not; None = never.
+
+    `rows` is how many of them make the loss of the worst task; None = not known.
+    """
     smooth = middle_of_three(other)
     best = int(smooth.argmin())
     end, lowest = other[-max(3, len(other) // 5) :], smooth[best]
     rise = float(np.median(end)) - lowest
     gained = max(0.0, other[0] - lowest)
     fell = np.median(seen[-len(end) :]) <= seen[best] + 0.01 * abs(seen[best])
-    large = rise > RISE * gained and rise > RISE_OF_LOSS * abs(lowest) and rise > RISE_OF_NOISE * np.std(end)
+    by_luck = 0.0 if rows is None else RISE_OF_ROWS * abs(lowest) / math.sqrt(rows)
+    least = max(RISE * gained, RISE_OF_LOSS * abs(lowest), RISE_OF_NOISE * float(np.std(end)), by_luck)
+    large = rise > least
     return best if large and fell and best < len(other) - len(end) else None
 
 

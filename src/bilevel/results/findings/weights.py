@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bilevel.results.findings.curve import ENOUGH, compared
+from bilevel.results.findings.curve import ENOUGH, compared, mean_and_error
 from bilevel.results.findings.finding import Finding, finding
 from bilevel.results.history import column_names
 from bilevel.weightings.exponentiated import Exponentiated
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 LAST = 0.5  # the fraction of a run that is examined
 STILL = 0.05  # sum of |changes| over a run, of weights that hardly move; from one task to another it is 2
-APART = 0.25  # a gap is large where it is this share of the worst loss
+APART = 0.1  # a gap is large where it is surely more than this share of the worst loss
+ERRORS = 2.0  # standard errors of a gap
+FORGETS = 0.25  # of the end of a run: for so long, in a collapse, all weight rests on a task that is not the worst
+AT_REST = 0.02  # sum of |changes| between two evaluations, of weights that rest
 HELD = 0.1  # a pull or floor above this holds weights back as its user wishes
 
 
@@ -35,8 +38,13 @@ class End(NamedTuple):
 
     weights: np.ndarray  # (evaluations, tasks)
     losses: np.ndarray
-    travel: float
+    travels: np.ndarray  # between evaluations
     swing: float
+
+    @property
+    def travel(self) -> float:
+        """All in all."""
+        return float(self.travels.sum())
 
 
 def _end(result: Result) -> End | None:
@@ -47,7 +55,8 @@ def _end(result: Result) -> End | None:
         return None
     weights = np.asarray(history.weights[-count:], float)
     swing = max(history.weights_swing[-count:].max(), np.ptp(weights, axis=0).max())
-    return End(weights, compared(result).values[-count:], float(history.weights_travel[-count:].sum()), float(swing))
+    travels = np.asarray(history.weights_travel[-count:], float)
+    return End(weights, compared(result).values[-count:], travels, float(swing))
 
 
 def cycling_weights(result: Result) -> Finding | None:
@@ -69,16 +78,19 @@ def cycling_weights(result: Result) -> Finding | None:
 
 
 def collapsed_weights(result: Result) -> Finding | None:
-    """All weight on a task that is not the worst."""
+    """All weight that rests, for long, on a task that is not the worst; then it may jump to another.
+
+    Where it goes round among tasks slowly, a task has it, on average, for half the time in vain.
+    """
     end = _end(result)
     if end is None or result.status == "diverged":
         return None
     heaviest, worst = end.weights.argmax(axis=1), end.losses.max(axis=1)
-    alone = end.weights.max(axis=1) > 0.99
-    better = end.losses[np.arange(len(worst)), heaviest] < worst - 0.02 * np.abs(worst)
-    if np.mean(alone & better) <= 0.5:
+    alone = (end.weights.max(axis=1) > 0.99) & (end.travels < AT_REST)
+    forgets = alone & (end.losses[np.arange(len(worst)), heaviest] < worst - 0.02 * np.abs(worst))
+    if np.mean(forgets) <= FORGETS:
         return None
-    last = np.flatnonzero(alone & better)[-1]
+    last = np.flatnonzero(forgets)[-1]
     names = column_names(result.history, result.y.names)
     heavy, forgotten = (str(names[int(i)]) for i in (heaviest[last], end.losses[last].argmax()))
     return finding(
@@ -87,7 +99,7 @@ def collapsed_weights(result: Result) -> Finding | None:
         "or a floor, so that no task is forgotten.",
         task=heavy,
         worse=forgotten,
-        share=float(np.mean(alone & better)),
+        share=float(np.mean(forgets)),
     )
 
 
@@ -100,15 +112,15 @@ def weights_off(result: Result) -> Finding | None:
     if own.values.shape[1] < 2 or not np.all(np.isfinite(own.values)):
         return None
     late = slice(-max(5, history.evaluations // 4), None)
-    worst = own.values[late].max(axis=1)
-    gaps = worst - np.sum(np.asarray(history.weights[late], float) * own.values[late], axis=1)
-    gap, level = float(np.median(gaps)), float(np.median(worst))
-    size = max(abs(level), float(np.median(np.abs(own.values[late]).max(axis=1))))
-    if gap <= APART * size:
+    losses, weights = own.values[late], np.asarray(history.weights[late], float)
+    i = int(losses.mean(axis=0).argmax())  # by means, as the worst of many noisy losses is above each of theirs
+    gap, error = mean_and_error(losses[:, i] - np.sum(weights * losses, axis=1))
+    level = float(losses[:, i].mean())
+    size = max(abs(level), float(np.abs(losses).max(axis=1).mean()))
+    if gap - ERRORS * error <= APART * size:
         return None
-    i = int(own.values[-1].argmax())
     task, weight = str(column_names(history, result.y.names)[i]), float(history.weights[-1, i])
-    numbers = {"gap": gap, "worst": level, "task": task, "weight": weight}
+    numbers = {"gap": gap, "error": error, "worst": level, "task": task, "weight": weight}
     travel = float(np.nansum(history.weights_travel))
     if travel < STILL:
         return finding(
