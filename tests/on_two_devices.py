@@ -1,7 +1,9 @@
 """What runs on two devices of one process do, printed as JSON: a process of its own, as the devices are made first."""
 
 import json
+import os
 import re
+import signal
 import sys
 import tempfile
 import warnings
@@ -16,7 +18,6 @@ import bilevel as bl
 from bilevel._run import loop
 from bilevel._run.devices import Layout
 from bilevel._run.run import Run
-from kept_runs import solve
 
 jax.config.update("jax_enable_x64", True)
 
@@ -30,17 +31,19 @@ def lower(x, y, batch):
     return upper(x, y, batch) + 0.1 * jnp.sum(y**2)
 
 
-def ragged(tasks=5):
-    """Tasks of unequal length, and one of another kind among them."""
+def ragged(tasks, others):
+    """Tasks of unequal length, of which one is left over on two devices, and some of another kind among them."""
     draw = np.random.default_rng(0)
     rows = lambda count: (draw.normal(size=(count, 6)), draw.normal(size=count))  # noqa: E731
     other = lambda x, y, batch: lower(x, y, batch) + 0.1 * jnp.sum(y**4)  # noqa: E731
     made = [bl.Task(rows(9 + i), rows(12), test=rows(7), name=f"task {i}") for i in range(tasks)]
-    made.insert(1, bl.Task(rows(9), rows(12), test=rows(7), name="other", lower=other))
+    made[1:1] = [bl.Task(rows(9), rows(12), test=rows(7), name=f"other {i}", lower=other) for i in range(others)]
     return bl.Problem(upper, lower, made, lower_batch=4, upper_batch=4), jnp.asarray(draw.normal(size=(6, 4)))
 
 
-PROBLEM, X = ragged()
+ALL = "all" in sys.argv
+PROBLEM, X = ragged(5, 1) if ALL else ragged(3, 0)
+SOLVER = bl.MORBiT(0.1, 0.1)
 
 
 def made(solver, devices, steps=60, **options):
@@ -59,9 +62,15 @@ def apart(one, other):
 def solvers():
     """One device against two, for solvers that keep different things."""
     given = {"weighting": bl.weightings.SimplexAscent(0.05)}
-    each = {"MORBiT": bl.MORBiT(0.1, 0.1), "SABA": bl.SABA(0.1, 0.1), "STABLE": bl.STABLE(0.1, 0.1, **given)}
-    wanted = each if "all" in sys.argv else {"MORBiT": each["MORBiT"]}
+    each = {"MORBiT": SOLVER, "SABA": bl.SABA(0.1, 0.1), "STABLE": bl.STABLE(0.1, 0.1, **given)}
+    wanted = each if ALL else {"MORBiT": SOLVER}
     return {name: apart(made(solver, None), made(solver, 2)) for name, solver in wanted.items()}
+
+
+def interrupted(row):
+    """A callback: Ctrl-C, once."""
+    if row["step"] == 20:
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def kept():
@@ -70,10 +79,9 @@ def kept():
     for first, second in ((2, None), (None, 2)):
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the number of devices differs
-            begun = solve("MORBiT with given rates", devices=first, checkpoint=folder, seconds=1e-3)
-            whole = solve("MORBiT with given rates", devices=second, checkpoint=folder, resume=True)
-            alone = solve("MORBiT with given rates", devices=second)
-            found[f"{first} then {second}"] = [begun.status, begun.steps, apart(whole, alone)]
+            begun = made(SOLVER, first, checkpoint=folder, callback=interrupted)
+            whole = made(SOLVER, second, checkpoint=folder, resume=True)
+            found[f"{first} then {second}"] = [begun.status, begun.steps, apart(whole, made(SOLVER, second))]
     return found
 
 
@@ -83,7 +91,7 @@ def diverged():
     for devices in (None, 2):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = made(bl.MORBiT(1e3, 0.1), devices)
+            result = made(bl.MORBiT(0.1, 1e3), devices)
         said.append([result.status, result.steps, result.message])
     return said
 
@@ -91,7 +99,7 @@ def diverged():
 def sums():
     """How often a step sends anything, and how often a call does besides."""
     layout = Layout.of(2, PROBLEM, X)
-    run = Run(PROBLEM, bl.MORBiT(0.1, 0.1), X, jnp.zeros(4), 0, 10, layout=layout)
+    run = Run(PROBLEM, SOLVER, X, jnp.zeros(4), 0, 10, layout=layout)
     carry = layout.laid_out(loop.first(run.solver, run.placed, run.start(), run.key))
     text = loop.steps.lower(run.solver, run.placed, (carry,), (run.key,), (3,), (1,), layout=layout).compile().as_text()
     sent = r"(all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(-start)?\("
@@ -106,8 +114,7 @@ def laid_out():
     """x stays as its user has laid it out, with the same result."""
     mesh = jax.make_mesh((1, 2), ("tasks", "x"), axis_types=(AxisType.Auto,) * 2)
     x = jax.device_put(X, NamedSharding(mesh, Spec("x")))
-    result = made(bl.MORBiT(0.1, 0.1), mesh, x=x)
-    return apart(result, made(bl.MORBiT(0.1, 0.1), None))
+    return apart(made(SOLVER, mesh, x=x), made(SOLVER, None))
 
 
 if __name__ == "__main__":

@@ -52,11 +52,11 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
     )
     from bilevel.problem import minmax
     from bilevel.problem.cross_fitting import cross_fit
+    from bilevel.problem.generators import Generator
     from bilevel.problem.minmax import MinMaxProblem
     from bilevel.problem.multiblock import MultiBlockProblem
     from bilevel.problem.per_task import PerTask
     from bilevel.problem.problem import Problem
-    from bilevel.problem.sources import Generator
     from bilevel.problem.task import Task
     from bilevel.results.plots import plot
     from bilevel.results.result import Result, load
@@ -80,11 +80,11 @@ _NAMES = {
     "bilevel.datasets.splitting": "split",
     "bilevel.diagnostics": "adapt baselines certify check_hypergradient check_problem check_result loss_errors refit",
     "bilevel.problem.cross_fitting": "cross_fit",
+    "bilevel.problem.generators": "Generator",
     "bilevel.problem.minmax": "MinMaxProblem",
     "bilevel.problem.multiblock": "MultiBlockProblem",
     "bilevel.problem.per_task": "PerTask",
     "bilevel.problem.problem": "Problem",
-    "bilevel.problem.sources": "Generator",
     "bilevel.problem.task": "Task",
     "bilevel.results.plots": "plot",
     "bilevel.results.result": "Result load",

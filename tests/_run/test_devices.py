@@ -44,8 +44,7 @@ def test_a_step_sends_one_sum(two):
 
 def test_a_run_begun_on_one_number_of_devices_goes_on_with_another(two):
     for status, steps, difference in two["kept"].values():
-        assert status == "stopped early"
-        assert steps < 60
+        assert (status, steps) == ("interrupted", 20)
         assert difference < 1e-12
 
 

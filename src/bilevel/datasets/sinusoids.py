@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import values
-from bilevel.problem.sources import Generator
+from bilevel.problem.generators import Generator
 from bilevel.problem.task import Task
 
 EASY, HARD = (0.1, 1.05), (4.95, 5.0)  # ranges of the amplitude

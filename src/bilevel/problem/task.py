@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from bilevel._core import pytrees
-from bilevel.problem.sources import Generator
+from bilevel.problem.generators import Generator
 
 ROLES = ("train", "validation", "selection", "test")
 

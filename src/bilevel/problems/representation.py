@@ -24,8 +24,8 @@ from jax.typing import DTypeLike
 from bilevel._core import pytrees
 from bilevel._core.values import is_whole, number, whole
 from bilevel.problem import initial_point
+from bilevel.problem.generators import Generator
 from bilevel.problem.problem import Problem
-from bilevel.problem.sources import Generator
 from bilevel.problem.task import Task
 from bilevel.problems.ready import Ready
 from bilevel.problems.rows import check_callable, check_classes, listed

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.problem.sources import Generator
+from bilevel.problem.generators import Generator
 from bilevel.problem.task import ROLES, Task, TaskStack
 
 
