@@ -77,8 +77,8 @@ def test_a_run_may_be_cut_anywhere(moment, tmp_path, monkeypatch):
     """Between evaluations and measurements too, and before the first step."""
     compiled, halt = loop.steps, threading.Event()
 
-    def until_then(*arguments):
-        after = compiled(*arguments)
+    def until_then(*arguments, **options):
+        after = compiled(*arguments, **options)
         if int(after[0].state.step) >= moment:
             halt.set()
         return after

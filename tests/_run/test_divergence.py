@@ -286,11 +286,11 @@ def test_ctrl_c_in_a_callback_returns_what_there_is():
 def test_ctrl_c_in_a_compiled_call_returns_the_state_before_it(monkeypatch):
     compiled, calls = loop.steps, []
 
-    def interrupted(*arguments):
+    def interrupted(*arguments, **options):
         calls.append(int(arguments[2][0].state.step))
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return compiled(*arguments)
+        return compiled(*arguments, **options)
 
     monkeypatch.setattr(loop, "steps", interrupted)
     result = run(CALM)
@@ -302,7 +302,7 @@ def test_ctrl_c_in_a_compiled_call_returns_the_state_before_it(monkeypatch):
 
 
 def test_ctrl_c_before_the_first_step_returns_the_start(monkeypatch):
-    def interrupted(*arguments):
+    def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(loop, "steps", interrupted)

@@ -600,11 +600,11 @@ def test_patience_and_callbacks_end_the_seeds_of_a_batch_one_by_one():
 def test_ctrl_c_in_a_batch_returns_what_all_seeds_have_reached(monkeypatch):
     compiled, calls = loop.steps, []
 
-    def interrupted(*arguments):
+    def interrupted(*arguments, **options):
         calls.append([int(carry.state.step) for carry in arguments[2]])
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return compiled(*arguments)
+        return compiled(*arguments, **options)
 
     monkeypatch.setattr(loop, "steps", interrupted)
     results = batched(GIVEN, steps=300, every=100)
@@ -616,9 +616,9 @@ def test_ctrl_c_in_a_batch_returns_what_all_seeds_have_reached(monkeypatch):
 def test_on_accelerators_seeds_are_batched(monkeypatch):
     called, compiled = [], loop.steps
 
-    def note(*arguments):
+    def note(*arguments, **options):
         called.append(len(arguments[2]))
-        return compiled(*arguments)
+        return compiled(*arguments, **options)
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(loop, "steps", note)
