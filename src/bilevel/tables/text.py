@@ -36,7 +36,7 @@ def table(kept: Kept, width: int) -> str:
     beside = _laid([*begin, *losses, *scores, *weights], {2: "loss", 2 + len(MODELS): measure})
     if max(map(len, beside)) > width:
         beside = [*_laid([*begin, *losses, *weights], {2: "loss"}), "", *_laid([*begin, *scores], {2: measure})]
-    words = [*remarks(kept), "", kept.verdict.sentence(), saved(kept)]
+    words = [*remarks(kept), "", kept.verdict.sentence(), kept.verdict.against(), saved(kept)]
     return "\n".join([*beside, "", *(textwrap.fill(line, min(width, WIDEST)) for line in words)])
 
 
