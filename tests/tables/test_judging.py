@@ -128,6 +128,7 @@ def test_a_difference_is_told_from_noise(gap, answer):
     assert found.worst_task["robust"] == "b"
     words = {"yes": "was worth it", "no": "was not worth it", "within noise": "made no difference beyond noise"}
     assert f"Robust {words[answer]} here" in found.sentence()
+    assert found.against().count("within noise") == 3 * (answer == "within noise")
 
 
 def test_pairing_counts_what_models_have_in_common_once():

@@ -14,7 +14,7 @@ from bilevel.cli.app import app, errors, interrupts, terminable
 Names = list[str] | None
 Flag = bool | None
 
-SHARE = "min-max, min-avg, or the share of the worst tasks that count, such as 0.2."
+SHARE = "min-max, min-avg, regret, or the share of the worst tasks that count, such as 0.2."
 TEST = "Share of each task's rows that is held out from everything."
 SMALLEST = "Tasks with fewer rows are fitted and not scored. Default: 40."
 REFIT = "Fit the heads of the kept model to all rows in the end, held out or not. Default: yes."

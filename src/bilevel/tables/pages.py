@@ -31,7 +31,6 @@ def section(kept: Kept) -> Section:
         for line in scored[:TASKS]
     ]
     caption = f"The worst {TASKS} of {len(scored):,} tasks" if len(scored) > TASKS else "Tasks, the worst first"
-    remarks = [remark for remark in text.remarks(kept) if remark]
     return Section(
-        "On rows held out", [kept.verdict.sentence(), *remarks, text.saved(kept)], Table(caption, head, rows)
+        "On rows held out", [kept.verdict.sentence(), *text.remarks(kept), text.saved(kept)], Table(caption, head, rows)
     )

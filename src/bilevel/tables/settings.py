@@ -80,7 +80,7 @@ def _is_texts(value: Any) -> bool:
 
 
 def _is_weighting(value: Any) -> bool:
-    return value in ("min-max", "min-avg") or (type(value) in (int, float) and 0 < value < 1)
+    return value in ("min-max", "min-avg", "regret") or (type(value) in (int, float) and 0 < value < 1)
 
 
 TEXT = _Option(_is_text, "a text")
@@ -93,7 +93,7 @@ OPTIONS = {
     "model": _Option(lambda value: value in MODELS, " or ".join(MODELS)),
     "kind": _Option(lambda value: value in (CLASSIFICATION, REGRESSION), f"{CLASSIFICATION} or {REGRESSION}"),
     "weighting": _Option(
-        _is_weighting, "min-max, min-avg, or the share of the worst tasks that count, above 0, below 1"
+        _is_weighting, "min-max, min-avg, regret, or the share of the worst tasks that count, above 0, below 1"
     ),
     "test": _Option(lambda value: type(value) is float and 0.05 <= value <= 0.5, "a number from 0.05 to 0.5"),
     "smallest": _Option(lambda value: values.is_whole(value) and value >= 10, "a whole number, 10 or more"),

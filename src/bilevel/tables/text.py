@@ -36,7 +36,9 @@ def table(kept: Kept, width: int) -> str:
     beside = _laid([*begin, *losses, *scores, *weights], {2: "loss", 2 + len(MODELS): measure})
     if max(map(len, beside)) > width:
         beside = [*_laid([*begin, *losses, *weights], {2: "loss"}), "", *_laid([*begin, *scores], {2: measure})]
-    words = [*remarks(kept), "", kept.verdict.sentence(), saved(kept)]
+    more = len(scored) - TASKS
+    beyond = [f"{more:,} more tasks are in {kept.path / 'tasks.csv'}."] if more > 0 else []
+    words = [*beyond, *remarks(kept), "", kept.verdict.sentence(), kept.verdict.against(), saved(kept)]
     return "\n".join([*beside, "", *(textwrap.fill(line, min(width, WIDEST)) for line in words)])
 
 
@@ -73,12 +75,9 @@ def score(kept: Kept) -> str:
 
 def remarks(kept: Kept) -> list[str]:
     """What is to be said of the table."""
-    scored = sum(line.is_scored for line in kept.lines)
-    more, small = scored - TASKS, len(kept.lines) - scored
-    found = [f"{more:,} more tasks are in {kept.path / 'tasks.csv'}."] if more > 0 else []
-    if small:
-        smallest = kept.document.get("smallest")
-        found.append(f"{small:,} tasks with fewer than {smallest} rows are fitted, and not scored.")
+    small = sum(not line.is_scored for line in kept.lines)
+    smallest = kept.document.get("smallest")
+    found = [f"{small:,} tasks with fewer than {smallest} rows are fitted, and not scored."] if small else []
     unit = "cross-entropy" if kept.kind == CLASSIFICATION else "squared error in units of the target's variance"
     return [*found, f"Loss ({unit}) and {score(kept)} on rows held out from everything; the worst task first."]
 

@@ -73,6 +73,15 @@ class Verdict(NamedTuple):
             f"{_short(self.mean[ROBUST])} and {_short(self.mean[best])}."
         )
 
+    def against(self) -> str:
+        """The same of each of the others."""
+        parts = [
+            f"{WORDS[model]} {_short(gain.difference)} ({_short(gain.low)} to {_short(gain.high)})"
+            + ", within noise" * gain.is_noise
+            for model, gain in self.gains.items()
+        ]
+        return f"Worst losses of the others less robust's, with {LEVEL:.0%} intervals: {'; '.join(parts)}."
+
 
 def verdict(losses: Mapping[str, np.ndarray], task: np.ndarray, names: list[str], seed: int) -> Verdict:
     """From the loss of each row held out, by model.
