@@ -38,8 +38,12 @@ class Urn(NamedTuple):
 
 
 def ticks(count: int) -> int:
-    """How many ticks lie between neighbouring points of a draw."""
-    return (2**32 - 1) // count
+    """How many ticks lie between neighbouring points of a draw: a power of 2, so that random bits are uniform in it.
+
+    >>> ticks(3) == 2**30, ticks(64) == 2**25
+    (True, True)
+    """
+    return 1 << (((2**32 - 1) // count).bit_length() - 1)
 
 
 @part
@@ -80,7 +84,7 @@ class Mixture(Sampling):
         """The tasks at equally spaced ticks."""
         if count == len(weights):
             return Draw(jnp.arange(count), jnp.ones_like(weights))
-        first = jax.random.randint(key, (), 0, jnp.uint32(ticks(count)), dtype=jnp.uint32)
+        first = jax.random.bits(key, dtype=jnp.uint32) & jnp.uint32(ticks(count) - 1)
         index = places(urn, first, count)
         return Draw(index, urn.share[index])
 
