@@ -145,8 +145,7 @@ def test_a_direction_that_is_followed_by_differences_is_unbiased(name):
     advance = jax.jit(
         lambda index, state, key: solver.replace(sampling=These(2, index)).advance(problem, state, key)[0]
     )
-    own = solver.replace(sampling=These(2, jnp.array([0, 3])))
-    first = own.start(problem, x, y, jax.random.key(0), jnp.asarray(10))
+    first = drawing(jnp.array([0, 3])).start(problem, x, y, jax.random.key(0), jnp.asarray(10))
     then = advance(jnp.array([0, 3]), first, jax.random.key(1))
     memory = then.memory.upper.value if name == "MRBO" else then.memory.value.upper
     old, new = (np.asarray(s.weights) @ directions(s) for s in (first, then))
