@@ -142,9 +142,8 @@ def test_a_direction_that_is_followed_by_differences_is_unbiased(name):
     def directions(state):
         return np.asarray(state.y.groups[0]) - points if name == "MRBO" else np.asarray(state.v.groups[0].v)
 
-    advance = jax.jit(
-        lambda index, state, key: solver.replace(sampling=These(2, index)).advance(problem, state, key)[0]
-    )
+    drawing = lambda index: solver.replace(sampling=These(2, index))  # noqa: E731
+    advance = jax.jit(lambda index, state, key: drawing(index).advance(problem, state, key)[0])
     first = drawing(jnp.array([0, 3])).start(problem, x, y, jax.random.key(0), jnp.asarray(10))
     then = advance(jnp.array([0, 3]), first, jax.random.key(1))
     memory = then.memory.upper.value if name == "MRBO" else then.memory.value.upper
