@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from bilevel._core import pytrees
-from bilevel.problem.group import TaskView, UpperSample
+from bilevel.problem.blocks import block_size, in_blocks
+from bilevel.problem.group import Group, TaskView, UpperSample
 from bilevel.problem.per_task import InOrder, PerTask
 from bilevel.problem.problem import Problem
 from bilevel.sampling.base import Draw
@@ -68,7 +69,18 @@ def start(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array)
     def loss(task: TaskView, y: Any, sample: UpperSample) -> jax.Array:
         return task.upper(state.x, y, sample.upper)
 
-    losses = problem.join(problem.each(loss, state.y, problem.draw_upper(key)))
+    def of_group(group: Group, y: Any) -> jax.Array:
+        size = block_size(group.size, group.validation)
+        if size is None:
+            return group.each(loss, y, group.draw_upper(key))
+
+        def block(places: jax.Array) -> jax.Array:
+            few = group.chosen(places)
+            return few.each(loss, pytrees.index(y, places), few.draw_upper(key))
+
+        return in_blocks(block, group.size, size)
+
+    losses = problem.join(PerTask(tuple(of_group(*own) for own in zip(problem.groups, state.y, strict=True))))
     return Sampled(urns, InOrder(counted), Owed.start(losses.astype(state.weights.dtype)), last)
 
 
