@@ -160,10 +160,15 @@ def settle(solver: BilevelSolver, problem: Problem, state: State) -> State:
     before, last = state.sampling.counted, state.sampling.last
     state = state._replace(weights=weights, weighting=weighting)
     counted = solver.weights_of_x(state)
-    refilling = zip(state.sampling.urns, problem.split(jnp.abs(counted)), counts(solver, problem), strict=True)
-    urns = PerTask(tuple(solver.sampling.refill(*own) for own in refilling))
+    urns = refilled(solver, problem, state.sampling.urns, counted)
     last = None if last is None else last.weigh(before, state.step)
     return state._replace(sampling=Sampled(urns, InOrder(counted), owed.paid(), last))
+
+
+def refilled(solver: BilevelSolver, problem: Problem, urns: PerTask[Any], counted: jax.Array) -> PerTask[Any]:
+    """The urns of tasks that count so much."""
+    refilling = zip(urns, problem.split(jnp.abs(counted)), counts(solver, problem), strict=True)
+    return PerTask(tuple(solver.sampling.refill(*own) for own in refilling))
 
 
 def step(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
