@@ -13,8 +13,8 @@ import numpy as np
 from jax.core import Tracer
 
 from bilevel._core import pytrees, values
-from bilevel.problem.generators import Generator
 from bilevel.problem import mapped
+from bilevel.problem.generators import Generator
 from bilevel.problem.group import Group, Objective
 from bilevel.problem.sources import Arrays, Ragged, Source
 from bilevel.problem.task import ROLES, Task, TaskStack, arrays_of, as_list

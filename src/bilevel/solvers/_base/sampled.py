@@ -70,7 +70,7 @@ def start(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array)
         return task.upper(state.x, y, sample.upper)
 
     def of_group(group: Group, y: Any) -> jax.Array:
-        size = block_size(group.size, group.validation)
+        size = block_size(group.size, group.validation) if group.on is None else None
         if size is None:
             return group.each(loss, y, group.draw_upper(key))
 
