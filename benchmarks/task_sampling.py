@@ -57,7 +57,9 @@ def timed(n: int, steps: int) -> None:
     data = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     bl.solve(problem, solver, x, y, steps=100, progress=False)
     began, used = time.perf_counter(), time.process_time()
-    bl.solve(problem, solver, x, y, steps=steps, progress=False)
+    result = bl.solve(problem, solver, x, y, steps=steps, progress=False)
+    if result.steps < steps:
+        raise RuntimeError(result.message)
     seconds, processor = time.perf_counter() - began, time.process_time() - used
     print(seconds / steps, processor / steps, data, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 

@@ -64,6 +64,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
     from bilevel.solvers import *  # noqa: F403
     from bilevel.solvers._base.solver import Solver
     from bilevel.solvers._base.state import Info, State
+    from bilevel.solvers.growing import add_tasks
     from bilevel.solvers.recommendation import recommended
     from bilevel.weightings.baselines import Baselines
 
@@ -91,6 +92,7 @@ _NAMES = {
     "bilevel.results.results": "Results",
     "bilevel.solvers._base.solver": "Solver",
     "bilevel.solvers._base.state": "Info State",
+    "bilevel.solvers.growing": "add_tasks",
     "bilevel.solvers.recommendation": "recommended",
     "bilevel.weightings.baselines": "Baselines",
 }
@@ -150,6 +152,7 @@ __all__ = [
     "State",
     "Task",
     "adapt",
+    "add_tasks",
     "baselines",
     "certify",
     "check_hypergradient",

@@ -10,7 +10,7 @@ import pytest
 from bilevel.problem.per_task import InOrder
 from bilevel.sampling import All, Mixture, Uniform
 from bilevel.sampling.losses import Owed
-from bilevel.sampling.mixture import Urn, places, ticks
+from bilevel.sampling.mixture import Urn, ticks
 from bilevel.sampling.uniform import subset
 
 WEIGHTS = np.array([0.5, 0.3, 0.0, 0.05, 0.15, 0.0, 0.0])
@@ -23,7 +23,15 @@ def systematic(urn, count):
     starts = np.unique(np.concatenate([[0], ends[ends > 0]]))
     lengths = np.diff([*starts, spacing])
     for start, length in zip(starts, lengths, strict=True):
-        yield np.asarray(places(urn, jnp.uint32(start), count)), length / spacing
+        draw = urn.at(jnp.uint32(start), count, jnp.float64)
+        np.testing.assert_array_equal(draw.share, shares_of(urn, count)[draw.places])
+        yield np.asarray(draw.places), length / spacing
+
+
+def shares_of(urn, count):
+    """The lengths of the intervals, read off their ends."""
+    lengths = np.diff(np.asarray(urn.end, np.int64), prepend=0)
+    return lengths[np.argsort(urn.order)] / ticks(count)
 
 
 def subsets(size, count):
@@ -47,9 +55,10 @@ def test_a_task_is_drawn_as_often_as_its_share_says(count, uniform):
     for found, probability in systematic(urn, count):
         assert len(set(found.tolist())) == count
         drawn[found] += probability
-    np.testing.assert_allclose(drawn, urn.share, rtol=1e-12)
-    np.testing.assert_allclose(urn.share.sum(), count, rtol=1e-12)
-    assert np.all(np.asarray(urn.share) <= 1)
+    shares = shares_of(urn, count)
+    np.testing.assert_allclose(drawn, shares, rtol=1e-12)
+    np.testing.assert_allclose(shares.sum(), count, rtol=1e-12)
+    assert np.all(shares <= 1)
 
 
 def test_shares_follow_the_mixture_and_none_is_above_one():
@@ -72,8 +81,10 @@ def test_a_million_shares_in_float32_are_what_they_say():
     lengths = np.diff(np.asarray(urn.end, np.int64), prepend=0)
     assert lengths.min() > 0
     assert lengths.sum() == 64 * ticks(64)
-    real = np.asarray(urn.share)[np.asarray(urn.order)]
-    np.testing.assert_allclose(real, (lengths / ticks(64)).astype(np.float32), rtol=1e-6)
+    draw = urn.at(jnp.uint32(12345), 64, jnp.float32)
+    np.testing.assert_allclose(draw.share, shares_of(urn, 64)[draw.places], rtol=1e-6)
+    wanted = np.asarray(Mixture(64).shares(jnp.asarray(weights), 64))
+    np.testing.assert_allclose(shares_of(urn, 64), wanted, rtol=2e-3)
 
 
 def draws(sampling, size, count, dtype=np.float64):
@@ -86,7 +97,7 @@ def draws(sampling, size, count, dtype=np.float64):
         return
     urn = sampling.fill(weights, count, jax.random.key(2))
     for found, probability in systematic(urn, count):
-        yield found, np.asarray(urn.share)[found], probability
+        yield found, shares_of(urn, count)[found], probability
 
 
 @pytest.mark.parametrize("sampling", [Uniform(3), Mixture(3), Mixture(3, 0.1)])
@@ -171,4 +182,4 @@ def test_an_urn_keeps_its_order():
     after = Mixture(2).refill(first, jnp.asarray(np.array([1.0, 0, 0, 0, 0])), 2)
     assert isinstance(after, Urn)
     np.testing.assert_array_equal(after.order, first.order)
-    assert int(np.argmax(after.share)) == 0
+    assert int(np.argmax(shares_of(after, 2))) == 0

@@ -192,6 +192,9 @@ def _take_steps(runs: Sequence[Run], lanes: Sequence[Reached], keepers: Sequence
     stop = runs[0].peers.decided(_stop(runs, moves, first, keepers))
     began = time.perf_counter()
     stops = [stop if moving else lane.step for lane, moving in zip(lanes, moves, strict=True)]
+    for run, lane, moving in zip(runs, lanes, moves, strict=True):
+        if moving and run.read_ahead is not None:
+            run.read_ahead.start(lane.carry.state, lane.step)
     after = jax.block_until_ready(_call(runs, lanes, stops, first))
     # The first call compiles and takes one step, so that the next ones are short rather than long.
     pace = (stop - first.step) / (time.perf_counter() - began)

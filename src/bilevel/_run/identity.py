@@ -24,6 +24,7 @@ from bilevel._core import pytrees
 from bilevel._run import function_code
 from bilevel._run.run import Run
 from bilevel.problem.base import BaseProblem
+from bilevel.problem.per_task import PerTask
 
 Facts = dict[str, Any]
 LONG, AROUND = 120, 40  # signs of a text from which on a refusal shows only those around what differs
@@ -132,6 +133,8 @@ def changes(kept: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 def _problem(problem: BaseProblem) -> Facts:
     leaves = jax.tree_util.tree_leaves_with_path(problem)
+    # Data in files are known by a part of the tasks.
+    looked_at, _ = problem.glimpse(PerTask(((),) * len(problem.groups)))
     values = list(_statics(problem))
     statics = list(dict.fromkeys((kind, f"{name}={text(value)}") for kind, name, value in values))
     batches = [words for name, words in statics if name.endswith("_batch")]
@@ -141,7 +144,7 @@ def _problem(problem: BaseProblem) -> Facts:
         "problem": type(problem).__name__,
         "tasks": _hash(list(problem.names)),
         "shapes": _hash([shapes, *((jax.tree_util.keystr(path), _shape(leaf)) for path, leaf in leaves)]),
-        "data": _hash_leaves([leaf for _, leaf in leaves]),
+        "data": _hash_leaves(jax.tree.leaves(looked_at)),
         "functions": ", ".join(functions),
         "code": function_code.code_of(value for kind, _, value in values if kind == "function"),
         "constraint": text(problem.constraint),

@@ -20,6 +20,7 @@ from bilevel._run.devices import Layout
 from bilevel._run.evaluation import Part
 from bilevel._run.loop import Carry, State, Variables
 from bilevel._run.peers import Peers
+from bilevel._run.reading import ReadAhead
 from bilevel._run.reporting import Report
 from bilevel._run.reservoir import Reservoir
 from bilevel.divergence.base import DIVERGED as DIVERGED
@@ -156,6 +157,11 @@ class Run:
     def part(self) -> Part | None:
         """Which tasks are evaluated along the run; None = all."""
         return Part.of(self.solver, self.problem)
+
+    @functools.cached_property
+    def read_ahead(self) -> ReadAhead | None:
+        """What reads the rows of coming steps ahead; None = they are in memory."""
+        return ReadAhead.of(self.solver, self.problem, self.key)
 
     @functools.cached_property
     def _reservoir(self) -> Reservoir:

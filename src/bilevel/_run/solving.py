@@ -8,6 +8,7 @@ from typing import Any, overload
 
 from bilevel import solvers
 from bilevel._core import values
+from bilevel._run import reading
 from bilevel._run.at_once import run_all
 from bilevel._run.callbacks import warn_of_failures
 from bilevel._run.checkpoint import Checkpoint, FolderPath
@@ -219,6 +220,7 @@ def solve(
         noticed(saves=place is not None) as signals,
         bar(title, len(runs) * steps, progress and peers.leads) as shown,
         failures_told(runs),
+        reading.bounded(problem),
     ):
         results = run_all(runs, shown, signals.halt, keepers)
     if place is not None:

@@ -16,11 +16,15 @@ from bilevel._core import module, pytrees
 from bilevel.constraints import Unconstrained
 from bilevel.constraints.base import Constraint
 from bilevel.problem.group import Group, UpperSample
+from bilevel.problem.mapped import Mapped
 from bilevel.problem.on_devices import gathered, own_rows, shared, weighted_sum
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.sources import Sample
 from bilevel.problem.stacking import Stacked, shapes_of
+from bilevel.problem.task import ROLES
 from bilevel.problem.task_names import Names, TaskValues
+
+GLIMPSED = 1024  # tasks
 
 
 class BaseProblem(abc.ABC):
@@ -146,6 +150,13 @@ class BaseProblem(abc.ABC):
         """Samples of training rows, for every task."""
         return PerTask(tuple(group.draw_lower(key) for group in self.groups))
 
+    def glimpse(self, y: PerTask[Any]) -> tuple[Self, PerTask[Any]]:
+        """A part of the tasks of groups whose rows are in files, and of their y: for checks that must not read all."""
+        chosen = [_glimpsed(group) for group in self.groups]
+        groups = [g if i is None else g.chosen_whole(i) for g, i in zip(self.groups, chosen, strict=True)]
+        own = [y_g if i is None else pytrees.index(y_g, i) for y_g, i in zip(y, chosen, strict=True)]
+        return self.replace(groups=tuple(groups)), PerTask(tuple(own))
+
     def by_name(self, values: PerTask[Any]) -> TaskValues:
         """A mapping from task name to value."""
         return TaskValues(self.names, [group.ids for group in self.groups], values.groups)
@@ -154,6 +165,16 @@ class BaseProblem(abc.ABC):
         """f_i(x, y_i), or another function, on all data of a role, such as "validation"; in the order of tasks."""
         rows = zip(self.groups, y, strict=True)
         return self.join(PerTask(tuple(g.losses(function or g.upper, getattr(g, role), x, y_g) for g, y_g in rows)))
+
+
+def _glimpsed(group: Group) -> jax.Array | None:
+    """The places of `GLIMPSED` tasks, evenly spread, of a group with rows in files; None = all."""
+    in_files = any(isinstance(getattr(group, role), Mapped) for role in ROLES)
+    return (
+        jnp.asarray(np.linspace(0, group.size - 1, GLIMPSED).astype(int))
+        if in_files and group.size > GLIMPSED
+        else None
+    )
 
 
 def arguments_of_group(arguments: Sequence[PerTask[Any] | None], g: int) -> list[Any]:

@@ -30,7 +30,8 @@ COLUMNS = 5  # of data with NaN, that are named
 
 
 def at_start(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding]:
-    """Data, constraint and objectives at the starting point: what every run needs."""
+    """Data, constraint and objectives at the starting point: what every run needs. Of rows in files, some are read."""
+    problem, y = problem.glimpse(y)
     yield from in_values(problem, x, y)
     yield from in_constraint("constraint", problem.constraint, "x", x)
     yield from in_losses(problem, x, y)
@@ -52,6 +53,7 @@ def in_batches(problem: BaseProblem, x: Any, y: PerTask[Any], harmless: bool = T
     """
     if pytrees.is_traced((x, y, problem)):
         return
+    problem, y = problem.glimpse(y)
     pairs = _pairs(problem, equal_sizes=True)
     yield from row_means.in_rows(
         problem, x, y, [pair for pair in pairs if harmless or row_means.matters(problem, x, y, pair)]

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import jax
 
+from bilevel._core import pytrees
 from bilevel._core.module import leaf, part
+from bilevel.problem.blocks import block_size, in_blocks
 from bilevel.problem.on_devices import Placement, each_task
 from bilevel.problem.sources import Sample, Source
 
@@ -121,4 +123,12 @@ class Group:
         def one(source: Source, y: Any) -> jax.Array:
             return source.average(lambda batch: objective(x, y, batch))
 
-        return each_task(one, (source.axes, 0), self.size, self.on)(source, y)
+        size = block_size(self.size, source) if self.on is None else None
+        if size is None:
+            return each_task(one, (source.axes, 0), self.size, self.on)(source, y)
+
+        def block(places: jax.Array) -> jax.Array:
+            own = source.chosen(places)
+            return jax.vmap(one, in_axes=(own.axes, 0), axis_size=size)(own, pytrees.index(y, places))
+
+        return in_blocks(block, self.size, size)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 
 T = TypeVar("T")
 
@@ -61,3 +62,29 @@ class InOrder(Generic[T]):
     """A pytree whose leaves have a leading axis: all tasks of a problem, in their order. It belongs to tasks too."""
 
     value: T
+
+
+def is_of_tasks(node: Any) -> bool:
+    """Whether a node of a pytree has one row a task."""
+    return isinstance(node, (PerTask, InOrder))
+
+
+class Some(NamedTuple):
+    """Some of the tasks, by truth values."""
+
+    groups: PerTask[jax.Array]
+    in_order: jax.Array
+
+    def pick(self, own: Any, others: Any) -> Any:
+        """The rows of these tasks from one pytree, of the others and all that is shared from another."""
+
+        def rows(chosen: jax.Array, a: Any, b: Any) -> Any:
+            mask = lambda leaf: chosen.reshape(chosen.shape + (1,) * (leaf.ndim - 1))  # noqa: E731
+            return jax.tree.map(lambda p, q: jnp.where(mask(q), p, q), a, b)
+
+        def node(a: Any, b: Any) -> Any:
+            if isinstance(b, PerTask):
+                return for_groups(rows, self.groups, a, b)
+            return InOrder(rows(self.in_order, a.value, b.value)) if isinstance(b, InOrder) else b
+
+        return jax.tree.map(node, own, others, is_leaf=is_of_tasks)

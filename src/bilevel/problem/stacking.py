@@ -13,6 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from bilevel._core import pytrees, values
+from bilevel.problem import mapped
 from bilevel.problem.generators import Generator
 from bilevel.problem.group import Group, Objective
 from bilevel.problem.sources import Arrays, Ragged, Source
@@ -183,6 +184,8 @@ def _array(a: Any, where: str, stacked: bool) -> Any:
         return a if stacked else a.reshape(1, *a.shape)
     if isinstance(a, (np.ndarray, np.generic)) and a.dtype.kind not in NUMBERS:
         raise TypeError(f"{where} has dtype {a.dtype}: it needs numbers; encode labels as integers.")
+    if stacked and mapped.is_mapped(a):
+        return mapped.checked(a, where)
     if hasattr(a, "__getitem__") and not hasattr(a, "__array__") and not isinstance(a, Sequence):
         # numpy would go through its items, which may never end.
         raise TypeError(
@@ -232,7 +235,8 @@ def _source(data: list[Any], seed: int) -> Source:
         return Arrays(data[0], 0)  # a task without data: it has only its functions
     tasks, rows = zip(*(jax.tree.leaves(d)[0].shape[:2] for d in data), strict=True)
     if len(set(rows)) == 1:
-        return Arrays(_joined(data), rows[0])
+        joined = _joined(data)
+        return mapped.source(joined, rows[0], data[0]) if len(data) == 1 else Arrays(joined, rows[0])
     flat = [jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), d) for d in data]
     size = np.repeat(rows, tasks)
     offset = np.concatenate([[0], np.cumsum(size)[:-1]])
@@ -244,6 +248,8 @@ def _joined(trees: list[Any]) -> Any:
         if _is_extended(leaves[0]) and not any(isinstance(leaf, Tracer) for leaf in leaves):  # by numpy too
             data = np.concatenate([np.asarray(jax.random.key_data(leaf)) for leaf in leaves])
             return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(leaves[0]))
+        if len(leaves) == 1 and mapped.is_mapped(leaves[0]):
+            return mapped.as_array(leaves[0])
         library: Callable = jnp.concatenate if any(isinstance(leaf, jax.Array) for leaf in leaves) else np.concatenate
         return jnp.asarray(leaves[0] if len(leaves) == 1 else library(leaves))
 

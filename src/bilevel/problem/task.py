@@ -54,6 +54,9 @@ class Task:
     ) -> TaskStack:
         """Many like tasks from arrays with a leading task axis: leaves of shape (tasks, rows, ...).
 
+        A memory-mapped array, `np.load("train.npy", mmap_mode="r")`, stays in its file where it is contiguous: with
+        `sampling=` a step reads the rows of the tasks that it draws, and those of coming steps are read ahead.
+
         >>> Task.stack(train=np.zeros((1000, 20, 3)), validation=np.zeros((1000, 5, 3))).count
         1000
         """

@@ -17,14 +17,18 @@ between have seen: a move touches n numbers, and shared among those steps it cos
 visited every n / m steps, so that nothing waits long by comparison. Each weighting says what a move costs.
 
 A rate of the weights that is chosen rather than given is multiplied by m / n, the share of the losses that a step sees;
-so is that of x in solvers that move everything at once (`SOBA`, `SABA`, `MASOBA`, `MORMASOBA`), where x looks at y_i as
-its last visit left it. The others visit a task, and then look at it. Curvatures are measured of the tasks of one draw;
-the others start from the largest of these, and find their own when they are visited.
+so is that of x in solvers that move everything at once (`SOBA`, `SABA`, `MASOBA`, `MORMASOBA`, `MRBO`, `SUSTAIN`,
+`SPABA`, `SRBA`), where x looks at y_i as its last visit left it. The others visit a task, and then look at it.
+Curvatures are measured of the tasks of one draw; the others start from the largest of these, and find their own when
+they are visited.
 
 Tasks in several groups: from each group a number of tasks is drawn that is proportional to its size, at least one.
 
-Solvers whose recursion compares the last point with this one (`MRBO`, `SUSTAIN`, `FSLA`, `VRBO`, `SPABA`, `SRBA`,
-`STABLE`) see all tasks: a task that was not in the last step has no last point.
+Solvers whose recursion compares the last point with this one (`MRBO`, `SUSTAIN`, `SPABA`, `SRBA`, `STABLE`) look at the
+same tasks at both. A task that was not in the last step has not moved since; what is followed task by task starts anew
+there. `SPABA` and `SRBA` start afresh from a large batch of the tasks that the step sees: unbiased, but with the noise
+of the draw, so that constant rates no longer end at a solution exactly. `FSLA` and `VRBO` see all tasks: they take
+differences of tasks that they have just moved, where a draw cannot stand for those that it did not move.
 
 Reference: the estimate with a table is that of SAGA (Defazio, Bach, Lacoste-Julien, NeurIPS 2014), here over tasks;
 systematic sampling with unequal probabilities is Madow's, "On the theory of systematic sampling, II", 1949. For

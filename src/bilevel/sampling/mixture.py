@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,24 +22,33 @@ class Urn(NamedTuple):
     """
 
     order: jax.Array
-    share: jax.Array  # in the order of the tasks
     end: jax.Array  # of the intervals, in the random order
 
     @classmethod
     def of(cls, share: jax.Array, count: int, order: jax.Array) -> Urn:
-        """The urn for wanted shares, of sum `count`; what it holds are the shares that it really has."""
-        spacing, share = float(ticks(count)), share[order]
-        length = jnp.maximum((share * (spacing * (1 - MARGIN))).astype(jnp.uint32), 1)
+        """The urn for wanted shares, of sum `count`; those that it really has are the lengths of its intervals."""
+        spacing = float(ticks(count))
+        length = jnp.maximum((share[order] * (spacing * (1 - MARGIN))).astype(jnp.uint32), 1)
         left = jnp.uint32(count * ticks(count)) - jnp.sum(length, dtype=jnp.uint32)
         each, more = jnp.divmod(left, jnp.uint32(len(share)))
         length = length + each + (jnp.arange(len(share), dtype=jnp.uint32) < more)
-        real = jnp.zeros_like(share).at[order].set(length.astype(share.dtype) / spacing)
-        return cls(order, real, jnp.cumsum(length, dtype=jnp.uint32))
+        return cls(order, jnp.cumsum(length, dtype=jnp.uint32))
+
+    def at(self, first: jax.Array, count: int, dtype: Any) -> Draw:
+        """The tasks at tick `first` and every `ticks(count)` from there."""
+        points = first + jnp.arange(count, dtype=jnp.uint32) * jnp.uint32(ticks(count))
+        i = jnp.searchsorted(self.end, points, side="right", method="scan_unrolled")
+        begin = jnp.where(i > 0, self.end[jnp.maximum(i, 1) - 1], 0)
+        return Draw(self.order[i], (self.end[i] - begin).astype(dtype) / float(ticks(count)))
 
 
 def ticks(count: int) -> int:
-    """How many ticks lie between neighbouring points of a draw."""
-    return (2**32 - 1) // count
+    """How many ticks lie between neighbouring points of a draw: a power of 2, so that random bits are uniform in it.
+
+    >>> ticks(3) == 2**30, ticks(64) == 2**25
+    (True, True)
+    """
+    return 1 << (((2**32 - 1) // count).bit_length() - 1)
 
 
 @part
@@ -80,9 +89,8 @@ class Mixture(Sampling):
         """The tasks at equally spaced ticks."""
         if count == len(weights):
             return Draw(jnp.arange(count), jnp.ones_like(weights))
-        first = jax.random.randint(key, (), 0, jnp.uint32(ticks(count)), dtype=jnp.uint32)
-        index = places(urn, first, count)
-        return Draw(index, urn.share[index])
+        first = jax.random.bits(key, dtype=jnp.uint32) & jnp.uint32(ticks(count) - 1)
+        return urn.at(first, count, weights.dtype)
 
     def shares(self, weights: jax.Array, count: int) -> jax.Array:
         """min(1, t ((1 - uniform) weights + uniform / n)), with t such that their sum is `count`."""
@@ -103,9 +111,3 @@ class Mixture(Sampling):
         start = jnp.asarray(count, dtype), jnp.array(True)
         factor, _ = jax.lax.while_loop(lambda state: state[1], rise, start)
         return jnp.minimum(factor * wanted, 1)
-
-
-def places(urn: Urn, first: jax.Array, count: int) -> jax.Array:
-    """The tasks at `first` and every `ticks(count)` from there."""
-    points = first + jnp.arange(count, dtype=jnp.uint32) * jnp.uint32(ticks(count))
-    return urn.order[jnp.searchsorted(urn.end, points, side="right", method="scan_unrolled")]

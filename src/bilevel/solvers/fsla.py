@@ -26,6 +26,7 @@ from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.checks import LOOKS_AGAIN
 from bilevel.solvers._base.linear_system import LinearSystemSolver, residuals
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import as_evaluation, kept, upper_oracle
@@ -47,7 +48,7 @@ class FSLA(LinearSystemSolver):
     momentum: Rate = leaf(default=0.3)  # eta
     tracker: Tracker = Storm()
 
-    compares_points = True
+    needs_all_tasks = LOOKS_AGAIN
     card = Card(
         loops="single",
         keeps="v (n d_y), the last point, d (d_x; per task n d_x)",

@@ -10,7 +10,8 @@ Step k, everything at (x^k, y^k) on one sample; hats are matrices that are kept,
 The last term of (3) moves y along with y*(x): on quadratics y - y*(x) shrinks by (I - beta A) a step whatever x does,
 so that there is no lag, and the weights may move faster than in any other single-loop method. The price is d_y^2 +
 d_x d_y numbers and a factorisation of a d_y x d_y matrix per task: for small y only. (3) uses the move of x after its
-projection, and both points of (1) see the same rows.
+projection, and both points of (1) see the same rows. Where a step sees some of the tasks, only they move along with x:
+the lag is back for the others.
 
 Published for one task with a constraint on x, alpha, beta, tau ~ K^{-1/2}: O(eps^-2) samples. The paper also projects
 J^ onto a ball; constants and radii are not confirmed, and J^ is free here. mu, which is not known, is `floor` times
@@ -34,7 +35,7 @@ from bilevel._core.schedules import Rate, rate_at
 from bilevel.hypergradients import Direct
 from bilevel.oracles.lower import lower_gradients
 from bilevel.oracles.upper import Upper
-from bilevel.problem.per_task import PerTask
+from bilevel.problem.per_task import PerTask, Some
 from bilevel.problem.problem import Problem
 from bilevel.rates import Measured
 from bilevel.rates.base import Rates
@@ -44,6 +45,7 @@ from bilevel.sampling.base import Sampling
 from bilevel.solvers._base.bilevel import BilevelSolver, MovedLower
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.checks import check_memory
+from bilevel.solvers._base.last_point import LastPoint
 from bilevel.solvers._base.linear_system import rows_of_g
 from bilevel.solvers._base.matrices import along, implicit_term, positive, seconds
 from bilevel.solvers._base.state import Info, State
@@ -57,6 +59,7 @@ class Kept(NamedTuple):
     second: PerTask[Second]
     x: Any
     y: PerTask[Any]
+    afresh: Some | None = None  # tasks whose matrices are of an older point, so that they start anew; None = none is
 
 
 @part
@@ -118,6 +121,10 @@ class STABLE(BilevelSolver):
         """The first matrices are those of the first sample; zeros would have no inverse."""
         return Kept(seconds(problem, state.x, state.y, problem.draw_lower(key)), state.x, state.y)
 
+    def with_last_point(self, state: State, last: LastPoint) -> State:
+        """Matrices that start anew look at no last point."""
+        return state._replace(memory=state.memory._replace(afresh=last.rested))
+
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """Matrices, x, then y along with it."""
         samples = problem.draw_upper(key)
@@ -127,6 +134,8 @@ class STABLE(BilevelSolver):
         old = seconds(problem, state.memory.x, state.memory.y, rows)
         keep = 1 - rate_at(self.momentum, state.step)
         matrices = jax.tree.map(lambda n, k, o: n + (keep * (k - o)).astype(n.dtype), new, state.memory.second, old)
+        afresh = state.memory.afresh
+        matrices = matrices if afresh is None else afresh.pick(new, matrices)
         matrices = problem.each(lambda _, s: s._replace(A=positive(s.A, self.floor)), matrices)  # (1)
         point = self.point(state)
         seen = Upper(problem, self.estimator).direction(point, samples)

@@ -36,7 +36,7 @@ from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
 from bilevel.solvers._base.bilevel import MovedLower
 from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.checks import check_refresh
+from bilevel.solvers._base.checks import LOOKS_AGAIN, check_refresh
 from bilevel.solvers._base.estimator import EstimatorSolver
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import KeptPoint, UpperValue, as_evaluation, kept, upper_oracle
@@ -86,7 +86,8 @@ class VRBO(EstimatorSolver):
     lower_steps: int = 4
     tracker: Storm = Storm()
 
-    moves_x_first = compares_points = True
+    moves_x_first = True
+    needs_all_tasks = LOOKS_AGAIN
     card = Card(
         loops="double",
         keeps="the last point, u (n d_y), d (d_x; per task n d_x)",

@@ -8,6 +8,8 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from jax.typing import ArrayLike
 
+from bilevel.problem.per_task import Some
+
 Value = TypeVar("Value")
 PointT = TypeVar("PointT")
 Sample = TypeVar("Sample")
@@ -22,6 +24,7 @@ class Memory(NamedTuple, Generic[Value, PointT]):
 
     value: Value
     point: PointT
+    afresh: Some | None = None  # tasks whose own values are of an older point, so that they start anew; None = none is
 
 
 class Update(NamedTuple, Generic[Value, Extra, PointT]):

@@ -41,4 +41,5 @@ class Storm(Tracker):
         new, extra = oracle(point, sample)
         old, _ = oracle(memory.point, sample)
         value = jax.tree.map(lambda n, d, o: n + (1 - momentum) * (d - o), new, memory.value, old)
+        value = value if memory.afresh is None else memory.afresh.pick(new, value)
         return Update(value, extra, Memory(value, point))

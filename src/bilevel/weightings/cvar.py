@@ -19,7 +19,8 @@ class CVaR(Weighting[tuple[()]]):
     At the solution the weighted loss is the mean over the worst `fraction` of the tasks: fraction = 1 is min-avg,
     fraction <= 1/n is min-max, and one outlier among many tasks no longer decides alone.
 
-    A move of n weights sorts them, and passes over them 60 times.
+    A move of n weights sorts them, and passes over them 60 times. Where a step sees m of them, they move every
+    n // (8 m) steps: a sort's share, 8 m log n, and about 500 m numbers a step. `SimplexAscent` costs much less.
 
     References: Rockafellar and Uryasev, "Optimization of conditional value-at-risk", 2000; Mehta, Lee, Gray, "Minimax
     multi-task learning", 2012. With bilevel problems it is an extension of ours.

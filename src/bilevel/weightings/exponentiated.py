@@ -19,7 +19,8 @@ class Exponentiated(Weighting[jax.Array]):
     The state keeps logarithms, so that a weight that underflowed can still grow again. In units of `SimplexAscent` a
     step is smaller by about the weight itself, so usable rates are larger by about n.
 
-    A move of n weights passes over them a few times.
+    A move of n weights passes over them about five times. Where a step sees m of them, they move every n // (8 m)
+    steps: about 40 m numbers a step.
 
     Reference: Freund and Schapire, "Adaptive game playing using multiplicative weights", 1999. With bilevel problems it
     is an extension of ours; the paper has the projected step.

@@ -15,7 +15,10 @@ from bilevel.weightings.base import StateT, Weighting
 
 
 class Wrapper(Weighting[StateT]):
-    """A weighting whose field `weighting` is another one, which has the rate and moves the weights."""
+    """A weighting whose field `weighting` is another one, which has the rate and moves the weights.
+
+    A move costs what one of the weighting inside does, and a pass or two over n numbers.
+    """
 
     weighting: Weighting
 

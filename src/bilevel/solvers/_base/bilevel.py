@@ -26,6 +26,7 @@ from bilevel.rules.base import Rule, reduction, update
 from bilevel.sampling.base import Sampling
 from bilevel.solvers._base import sampled
 from bilevel.solvers._base.checks import check_options
+from bilevel.solvers._base.last_point import LastPoint
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info, State
 from bilevel.weightings.base import Weighting
@@ -82,7 +83,8 @@ class BilevelSolver(Solver):
     chooses_rates = True
     replays: ClassVar[bool] = False  # whether x moves after lower steps that `Unrolled` can take again
     moves_at_once: ClassVar[bool] = False  # whether x moves by what y and v were before the step
-    compares_points: ClassVar[bool] = False  # whether it needs the last point of every task that a step sees
+    compares_points: ClassVar[bool] = False  # whether it looks at the last point of the tasks that a step sees
+    needs_all_tasks: ClassVar[str | None] = None  # why every step must see all of them; None = it need not
 
     @property
     @abc.abstractmethod
@@ -191,6 +193,10 @@ class BilevelSolver(Solver):
             return sampled.visit(self, problem, state, key)
         return self.step(problem, state, key)
 
+    def tasks_of_step(self, problem: Problem, state: State, key: jax.Array) -> PerTask[jax.Array]:
+        """The places in their groups of the tasks that a step with this key draws."""
+        return sampled.draw(self, problem, state, state.sampling.urns, key).rows.places
+
     def is_due(self, problem: Problem, state: State) -> jax.Array:
         """Every n // (8 m) steps."""
         return sampled.due(self, problem, state)
@@ -198,6 +204,10 @@ class BilevelSolver(Solver):
     def settle(self, problem: Problem, state: State) -> State:
         """The weights, by what the steps since their last move have seen."""
         return sampled.settle(self, problem, state)
+
+    def with_last_point(self, state: State, last: LastPoint) -> State:
+        """The state of some tasks, in which the last point is this; for solvers that compare points."""
+        return state
 
     # ------------------------------------------------------------------ the moves of a step
 

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 LARGE = 2e9  # bytes that deserve a warning
 
+LOOKS_AGAIN = (
+    "it follows the direction by differences, and takes them of tasks that it has just moved: a draw would stand for "
+    "all tasks there, while only those drawn have moved, and the direction would be biased"
+)
+
 OBJECTS = (  # option, what it must have, what it needs to be
     ("weighting", "moves", "a weighting object, such as bl.weightings.SimplexAscent()"),
     ("hypergradient", "surrogate", "an estimator object, such as bl.hypergradients.Tracked()"),
@@ -72,10 +77,10 @@ def check_options(solver: BilevelSolver, problem: Problem) -> None:
 def check_sampling(solver: BilevelSolver, problem: Problem) -> None:
     """A number of tasks that fits, and a solver that can do without the others."""
     solver.sampling.check([group.size for group in problem.groups])
-    if solver.sampling.draws and solver.compares_points:
+    if solver.sampling.draws and solver.needs_all_tasks is not None:
         raise ValueError(
-            f"{type(solver).__name__}(sampling={solver.sampling}): it compares this point with the last one, which a "
-            "task that was not in the last step does not have. It needs All(), or a solver such as MORBiT, SOBA, SABA."
+            f"{type(solver).__name__}(sampling={solver.sampling}): {solver.needs_all_tasks}. It needs All(), or a "
+            "solver such as MORBiT, SOBA, SABA."
         )
 
 

@@ -23,6 +23,7 @@ from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.bilevel import MovedLower
 from bilevel.solvers._base.checks import check_refresh
+from bilevel.solvers._base.last_point import LastPoint
 from bilevel.solvers._base.linear_system import LinearSystemSolver, residuals, rows_of_g
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import KeptPoint, UpperValue, as_evaluation, kept, upper_oracle
@@ -45,7 +46,7 @@ class Recursive(LinearSystemSolver):
     refresh_batch: int | None = None
     tracker: Storm = Storm()
 
-    compares_points = True
+    moves_at_once = compares_points = True
 
     def check(self, problem: Problem) -> None:
         """As every solver, and the large batch."""
@@ -76,6 +77,10 @@ class Recursive(LinearSystemSolver):
         moved = MovedLower(*self.move_lower(state.y, state.lower, along.y, rate), rate, rates)
         state, info = self.finish(problem, state, moved, as_evaluation(along.upper, self.weights_of_x(state), v))  # (2)
         return state._replace(memory=memory), info
+
+    def with_last_point(self, state: State, last: LastPoint) -> State:
+        """Of all directions."""
+        return state._replace(memory=last.of(state.memory, self.point(state)))
 
     def _refreshed(self, problem: Problem, point: KeptPoint, key: jax.Array) -> Memory:
         large = problem.rebatched(lambda _: self.refresh_batch)

@@ -24,6 +24,7 @@ from bilevel.oracles.upper import Upper
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.bilevel import MovedLower
 from bilevel.solvers._base.estimator import EstimatorSolver
+from bilevel.solvers._base.last_point import LastPoint
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import LowerPoint, as_evaluation, kept, lower_oracle, upper_oracle
 from bilevel.trackers import Storm
@@ -52,7 +53,7 @@ class RecursiveMomentum(EstimatorSolver):
     momentum: Rate = leaf(default=published_momentum)  # eta
     tracker: Tracker = Storm()
 
-    compares_points = True
+    moves_at_once = compares_points = True
 
     def check(self, problem: Problem) -> None:
         """As every solver, and a momentum."""
@@ -82,6 +83,11 @@ class RecursiveMomentum(EstimatorSolver):
         moved = MovedLower(*self.move_lower(state.y, state.lower, u, rate), rate, rates)
         state, info = self.finish(problem, state, moved, as_evaluation(value, self.weights_of_x(state), v))  # (3), (4)
         return state._replace(memory=Memories(lower, upper)), info
+
+    def with_last_point(self, state: State, last: LastPoint) -> State:
+        """Of both recursions."""
+        present = self.point(state)
+        return state._replace(memory=Memories(*(last.of(memory, present) for memory in state.memory)))
 
     def _tracked(self, problem: Problem) -> Oracle:
         oracle, per_task = Upper(problem, self.estimator), self.tracker.per_task

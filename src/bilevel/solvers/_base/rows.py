@@ -10,10 +10,9 @@ import jax.numpy as jnp
 
 from bilevel._core import pytrees
 from bilevel.problem.group import Group
-from bilevel.problem.per_task import InOrder, PerTask
+from bilevel.problem.per_task import InOrder, PerTask, is_of_tasks
 from bilevel.problem.problem import Problem
 from bilevel.problem.task_names import Names
-from bilevel.solvers._base.state import is_of_tasks
 
 
 class Rows(NamedTuple):

@@ -11,11 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from bilevel._core import pytrees
-from bilevel.problem.group import TaskView, UpperSample
+from bilevel.problem.blocks import block_size, in_blocks
+from bilevel.problem.group import Group, TaskView, UpperSample
 from bilevel.problem.per_task import InOrder, PerTask
 from bilevel.problem.problem import Problem
 from bilevel.sampling.base import Draw
 from bilevel.sampling.losses import Owed
+from bilevel.solvers._base.last_point import LastStep
 from bilevel.solvers._base.rows import Rows
 from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import Average
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
     from bilevel.solvers._base.bilevel import BilevelSolver
 
 MOVES_PER_ROUND = 8  # moves of the weights in the n / m steps in which a task is visited once
-DRAWING = 2**32 - 1  # folded into a step's key to draw tasks; the rest of it is the solver's, as if it saw all
+DRAWING = (
+    2**32 - 1
+)  # folded into a step's key to draw tasks, less the group; the rest is the solver's, as if it saw all
 
 
 class Sampled(NamedTuple):
@@ -33,6 +37,7 @@ class Sampled(NamedTuple):
     urns: PerTask[Any]
     counted: InOrder[jax.Array]  # how much each task counts in what x descends
     owed: Owed | None  # None where the weights do not move
+    last: LastStep | None  # None where the solver does not look at it
 
 
 class Seen(NamedTuple):
@@ -57,19 +62,31 @@ def start(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array)
     counted = solver.weights_of_x(state)
     filling = zip(problem.split(jnp.abs(counted)), counts(solver, problem), _keys(problem, key), strict=True)
     urns = PerTask(tuple(solver.sampling.fill(*own) for own in filling))
+    last = LastStep.start(counted) if solver.compares_points else None
     if not solver.weighting.moves:
-        return Sampled(urns, InOrder(counted), None)
+        return Sampled(urns, InOrder(counted), None, last)
 
     def loss(task: TaskView, y: Any, sample: UpperSample) -> jax.Array:
         return task.upper(state.x, y, sample.upper)
 
-    losses = problem.join(problem.each(loss, state.y, problem.draw_upper(key)))
-    return Sampled(urns, InOrder(counted), Owed.start(losses.astype(state.weights.dtype)))
+    def of_group(group: Group, y: Any) -> jax.Array:
+        size = block_size(group.size, group.validation) if group.on is None else None
+        if size is None:
+            return group.each(loss, y, group.draw_upper(key))
+
+        def block(places: jax.Array) -> jax.Array:
+            few = group.chosen(places)
+            return few.each(loss, pytrees.index(y, places), few.draw_upper(key))
+
+        return in_blocks(block, group.size, size)
+
+    losses = problem.join(PerTask(tuple(of_group(*own) for own in zip(problem.groups, state.y, strict=True))))
+    return Sampled(urns, InOrder(counted), Owed.start(losses.astype(state.weights.dtype)), last)
 
 
 def draw(solver: BilevelSolver, problem: Problem, state: State, urns: PerTask[Any], key: jax.Array) -> Seen:
     """The tasks of a step."""
-    keys = _keys(problem, jax.random.fold_in(key, DRAWING))
+    keys = [jax.random.fold_in(key, DRAWING - g) for g in range(len(problem.groups))]
     groups = zip(urns, problem.groups, counts(solver, problem), keys, strict=True)
     # Of the weights a draw looks at the shape and the dtype only.
     draws: list[Draw] = [
@@ -91,9 +108,13 @@ def visit(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array)
     """A step without the move of the weights: x, and what belongs to the tasks that it sees."""
     carried: Sampled = state.sampling
     seen = draw(solver, problem, state, carried.urns, key)
-    small = few(seen, state)
+    small, last = few(seen, state), carried.last
+    start = small
+    if last is not None:
+        start = solver.with_last_point(small, last.of(*seen, carried.counted, state.step))
+        last = last.see(seen.rows, state.step)
     # With weights that do not move, as they are moved by all that several steps have seen.
-    after, info = solver.replace(weighting=Average()).step(seen.rows.problem(problem), small, key)
+    after, info = solver.replace(weighting=Average()).step(seen.rows.problem(problem), start, key)
     after, info = _slowed(solver, problem, state, after, info)
     rate, owed, rates = info.weights_rate, carried.owed, after.rates
     if owed is not None:
@@ -103,7 +124,8 @@ def visit(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array)
         owed = owed.see(seen.rows.numbers, seen.share, info.losses, rate)
     same = {"weights": None, "weighting": None, "sampling": None}
     whole = seen.rows.put(state._replace(**same), small._replace(**same), after._replace(rates=rates, **same))
-    whole = whole._replace(weights=state.weights, weighting=state.weighting, sampling=carried._replace(owed=owed))
+    carried = carried._replace(owed=owed, last=last)
+    whole = whole._replace(weights=state.weights, weighting=state.weighting, sampling=carried)
     return whole, info._replace(weights_rate=rate, tasks=seen.rows.places)
 
 
@@ -135,11 +157,18 @@ def settle(solver: BilevelSolver, problem: Problem, state: State) -> State:
     if owed is None:
         return state
     weights, weighting = solver.update_weights(state.weights, owed.losses(), state.weighting, owed.rate)
+    before, last = state.sampling.counted, state.sampling.last
     state = state._replace(weights=weights, weighting=weighting)
     counted = solver.weights_of_x(state)
-    refilling = zip(state.sampling.urns, problem.split(jnp.abs(counted)), counts(solver, problem), strict=True)
-    urns = PerTask(tuple(solver.sampling.refill(*own) for own in refilling))
-    return state._replace(sampling=Sampled(urns, InOrder(counted), owed.paid()))
+    urns = refilled(solver, problem, state.sampling.urns, counted)
+    last = None if last is None else last.weigh(before, state.step)
+    return state._replace(sampling=Sampled(urns, InOrder(counted), owed.paid(), last))
+
+
+def refilled(solver: BilevelSolver, problem: Problem, urns: PerTask[Any], counted: jax.Array) -> PerTask[Any]:
+    """The urns of tasks that count so much."""
+    refilling = zip(urns, problem.split(jnp.abs(counted)), counts(solver, problem), strict=True)
+    return PerTask(tuple(solver.sampling.refill(*own) for own in refilling))
 
 
 def step(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:

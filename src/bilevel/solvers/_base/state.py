@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel.problem.base import BaseProblem
-from bilevel.problem.per_task import InOrder, PerTask
+from bilevel.problem.per_task import PerTask, is_of_tasks
 
 X = TypeVar("X")
 Y = TypeVar("Y")
@@ -88,8 +88,3 @@ class Halves(NamedTuple):
         """The state again."""
         pick = lambda a, b: b if a is None else a  # noqa: E731
         return jax.tree.map(pick, self.shared, self.tasks, is_leaf=lambda a: a is None or is_of_tasks(a))
-
-
-def is_of_tasks(node: Any) -> bool:
-    """Whether a node of a state has one row a task."""
-    return isinstance(node, (PerTask, InOrder))

@@ -1,0 +1,36 @@
+"""Very many tasks, some at a time: what is made on the way of looking at all of them exists for a block only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+AT_ONCE = 1024  # tasks; not more than these are one block
+BLOCK_BYTES, SMALLEST, LARGEST = 2**26, 16, 4096  # of data, and in tasks
+
+
+def block_size(tasks: int, data: Any) -> int | None:
+    """How many of the tasks of a stacked pytree are a block; None = all.
+
+    >>> block_size(1000, jnp.zeros((1000, 3))), block_size(10**6, jnp.zeros((10**6, 3)))
+    (None, 4096)
+    """
+    if tasks <= AT_ONCE:
+        return None
+    each = sum(leaf.nbytes for leaf in jax.tree.leaves(data)) // tasks
+    return min(max(BLOCK_BYTES // max(each, 1), SMALLEST), LARGEST)
+
+
+def in_blocks(function: Callable[[jax.Array], Any], tasks: int, size: int) -> Any:
+    """`function` of the places of a block, for one block after the other; its rows, in order.
+
+    >>> in_blocks(lambda places: 2 * places, 5, 2).tolist()
+    [0, 2, 4, 6, 8]
+    """
+    count = -(-tasks // size)
+    places = jnp.minimum(jnp.arange(count * size, dtype=jnp.int32), tasks - 1).reshape(count, size)
+    found = jax.lax.map(function, places)
+    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:tasks], found)

@@ -1,0 +1,92 @@
+"""Rows that stay in a file: a memory-mapped array is used where it is, and read as steps ask for it.
+
+On a CPU an array of JAX may lie in memory that numpy has mapped. Nothing is copied then: a step that takes the rows of
+some tasks reads these pages, and the system keeps as many of them as there is room for. Other devices have a memory of
+their own, into which the whole array is copied.
+"""
+
+from __future__ import annotations
+
+import mmap
+import warnings
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bilevel._core.module import part, static
+from bilevel.problem.sources import Arrays
+
+ALIGNED = 64  # bytes: where XLA needs arrays to begin
+READ_INTO_MEMORY = (
+    "a memory-mapped array of shape {shape} is read into memory ({size:.1f} GB): to stay in its file it must be "
+    "contiguous and begin at a multiple of {aligned} bytes. Use one file for each array, as np.save writes it."
+)
+
+
+class Pages(NamedTuple):
+    """Where a mapped array lies in memory."""
+
+    address: int
+    task_bytes: int
+    tasks: int
+    shared: bool  # whether what is given back can be read from the file again; not so what a process has changed
+
+
+@part
+class Mapped(Arrays):
+    """Tasks with equally many rows in mapped files: leaves of shape (tasks, rows, ...)."""
+
+    pages: tuple[Pages | None, ...] = static(by=len, default=())  # of every leaf; None = it is in memory
+
+    def chosen(self, index: jax.Array) -> Arrays:
+        """Some tasks, read into memory."""
+        return Arrays(jax.tree.map(lambda leaf: leaf[index], self.data), self.length)
+
+
+def is_mapped(array: Any) -> bool:
+    """Whether an array lies in a mapped file, also as a view.
+
+    >>> is_mapped(np.zeros(3))
+    False
+    """
+    return _map_of(array) is not None
+
+
+def _map_of(array: Any) -> np.memmap | mmap.mmap | None:
+    while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
+        array = array.base
+    return array if isinstance(array, (np.memmap, mmap.mmap)) else None
+
+
+def checked(array: np.ndarray, where: str) -> np.ndarray:
+    """A mapped array, of a dtype that JAX counts in."""
+    needed = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype)).newbyteorder("=")
+    if array.dtype != needed:
+        raise ValueError(
+            f"{where} is memory-mapped with dtype {array.dtype}, and JAX counts in {needed}: a conversion would read "
+            f"all of it into memory. Write the file with dtype {needed}, or give np.array(...) of it."
+        )
+    return np.asarray(array)
+
+
+def as_array(array: np.ndarray) -> jax.Array:
+    """An array of JAX that lies where a mapped one does."""
+    if not array.flags.c_contiguous or array.ctypes.data % ALIGNED:
+        said = READ_INTO_MEMORY.format(shape=array.shape, size=array.nbytes / 1e9, aligned=ALIGNED)
+        warnings.warn(said, stacklevel=2)
+    return jax.device_put(np.asarray(array), may_alias=True)
+
+
+def source(data: Any, length: int, given: Any) -> Arrays:
+    """The source of stacked tasks, of which some leaves may lie in the mapped arrays that were given."""
+    pages = []
+    for leaf, own in zip(jax.tree.leaves(data), jax.tree.leaves(given), strict=True):
+        lies_there = is_mapped(own) and isinstance(leaf, jax.Array) and _address(leaf) == own.ctypes.data
+        shared = getattr(_map_of(own), "mode", "c") != "c"
+        pages.append(Pages(own.ctypes.data, own.nbytes // len(own), len(own), shared) if lies_there else None)
+    return Mapped(data, length, tuple(pages)) if any(pages) else Arrays(data, length)
+
+
+def _address(array: jax.Array) -> int | None:
+    return array.unsafe_buffer_pointer() if len(array.devices()) == 1 else None

@@ -1,0 +1,77 @@
+"""The last point of tasks that the last step did not see, for solvers that compare it with this one.
+
+Such a solver follows  d^k = G(w^k; s) + (1 - eta) (d^{k-1} - G(w^{k-1}; s)),  with w^k = (x, y, v, weights) of step k.
+The tasks that a step draws are a part of its sample s: with the same tasks at both points, each with the same share,
+both G are unbiased, and so is their difference. A task that is not drawn does not move, so that
+
+- its y and v of the last step are those of now;
+- its weight of the last step is that before the weights last moved, where they moved right after it;
+- what is followed task by task (grad_y g_i, f_i, matrices) was not followed there, and starts anew, as in a first step.
+
+So the noise of the draws is reduced in the shared direction, and that of the rows only in tasks which two steps after
+each other see.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bilevel.oracles.upper import Point
+from bilevel.problem.per_task import InOrder, PerTask, Some
+from bilevel.solvers._base.rows import Rows
+from bilevel.trackers.base import Memory
+
+
+class LastStep(NamedTuple):
+    """What is known of the last step."""
+
+    seen: InOrder[jax.Array]  # the last step that saw each task
+    counted: InOrder[jax.Array]  # how much each task counted before the weights last moved
+    moved: jax.Array  # the step before which they did
+
+    @classmethod
+    def start(cls, counted: jax.Array) -> LastStep:
+        """Before the first step, where all tasks were seen."""
+        never = jnp.full((), -1, jnp.int32)
+        return cls(InOrder(jnp.full(counted.shape, never)), InOrder(counted), never)
+
+    def see(self, rows: Rows, step: jax.Array) -> LastStep:
+        """After a step that saw these tasks."""
+        seen = self.seen.value
+        # The maximum is the step. Without it rows could be written before they are read, and all would be copied.
+        return self._replace(seen=InOrder(seen.at[rows.numbers].set(jnp.maximum(seen[rows.numbers], step))))
+
+    def weigh(self, before: InOrder[jax.Array], step: jax.Array) -> LastStep:
+        """After a move of the weights, with what counted before it."""
+        return self._replace(counted=before, moved=step)
+
+    def of(self, rows: Rows, share: jax.Array, counted: InOrder[jax.Array], step: jax.Array) -> LastPoint:
+        """The last point of the tasks that a step sees."""
+        now, before = counted.value[rows.numbers], self.counted.value[rows.numbers]
+        rested = self.seen.value[rows.numbers] < step - 1
+        ends = np.cumsum([own.shape[0] for own in rows.places])
+        groups = PerTask(tuple(jnp.split(rested, ends[:-1])))
+        return LastPoint(Some(groups, rested), jnp.where(self.moved == step, before, now) / share)
+
+
+class LastPoint(NamedTuple):
+    """The last point of some tasks, as far as it is not kept with them."""
+
+    rested: Some  # those that the last step did not see
+    weights: jax.Array  # how much each counted then, over its share in the draw of now
+
+    def of(self, memory: Memory, present: Point) -> Memory:
+        """What a tracker carries, with this last point; it was kept at each task's last visit."""
+        point: Any = memory.point
+        own = {
+            name: self.rested.pick(getattr(present, name), getattr(point, name))
+            for name in ("y", "v")
+            if hasattr(point, name)
+        }
+        if hasattr(point, "weights"):
+            own["weights"] = InOrder(self.weights)
+        return memory._replace(point=point._replace(**own) if own else point, afresh=self.rested)

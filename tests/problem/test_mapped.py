@@ -1,0 +1,168 @@
+"""Tasks whose rows stay in files."""
+
+import itertools
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bilevel as bl
+from bilevel._run import reading
+from bilevel.problem import base, blocks
+from bilevel.problem.mapped import Mapped
+
+N, DRAWN = 40, 8
+SOLVER = bl.MORBiT(0.01, 0.1, weighting=bl.weightings.SimplexAscent(1e-2), sampling=bl.sampling.Mixture(DRAWN))
+
+
+def upper(x, y, batch):
+    return jnp.mean((batch @ y - x[0]) ** 2)
+
+
+def lower(x, y, batch):
+    return jnp.mean((batch @ y - x[1]) ** 2) + 0.1 * jnp.sum(y**2)
+
+
+def rows(seed):
+    return np.random.default_rng(seed).normal(size=(N, 6, 3))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rows")
+    for seed, name in enumerate(("train", "validation")):
+        np.save(folder / f"{name}.npy", rows(seed))
+    return folder
+
+
+def problem(train, validation):
+    tasks = bl.Task.stack(train=train, validation=validation)
+    return bl.Problem(upper, lower, tasks, lower_batch=2, upper_batch=2)
+
+
+@pytest.fixture(scope="module")
+def mapped(files):
+    return problem(*(np.load(files / f"{name}.npy", mmap_mode="r") for name in ("train", "validation")))
+
+
+X, Y = jnp.array([1.0, -1.0]), jnp.zeros(3)
+
+
+def test_a_mapped_array_is_used_where_it_is(mapped):
+    (group,) = mapped.groups
+    for source in (group.train, group.validation):
+        assert isinstance(source, Mapped)
+        (page,) = source.pages
+        assert source.data.unsafe_buffer_pointer() == page.address
+        assert (page.task_bytes, page.tasks, page.shared) == (6 * 3 * 8, N, True)
+    np.testing.assert_array_equal(group.train.data, rows(0))
+
+
+def test_runs_are_those_of_rows_in_memory_and_go_on_where_they_were(mapped, tmp_path):
+    """And what is given back to the system meanwhile is read again."""
+    solve = lambda problem, **options: bl.solve(problem, SOLVER, X, Y, steps=60, progress=False, **options)  # noqa: E731
+    wanted = solve(problem(rows(0), rows(1)))
+    whole = solve(mapped)
+    np.testing.assert_allclose(whole.x, wanted.x, rtol=1e-10)
+    np.testing.assert_allclose(whole.average.losses, wanted.average.losses, rtol=1e-10)
+    keep = {"checkpoint": bl.Checkpoint(tmp_path / "run", steps=20), "resume": True}
+
+    def fail(row):
+        if row["step"] >= 30:
+            raise InterruptedError
+
+    with pytest.warns(RuntimeWarning, match="InterruptedError"):
+        assert solve(mapped, callback=fail, **keep).steps < 60
+    with reading.bounded(mapped):
+        for page in reading.pages_of(mapped):
+            reading._advise(page.address, page.tasks * page.task_bytes, reading.mmap.MADV_DONTNEED)
+    rest = solve(mapped, **keep)
+    for a, b in zip(*(jax.tree.leaves((r.x, r.last.weights, r.average.losses)) for r in (whole, rest)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_tasks_of_a_step_are_known_before_it(mapped):
+    state = SOLVER.start(mapped, X, mapped.starting_y(Y, jax.random.key(0)), jax.random.key(0), jnp.asarray(10))
+    for k in range(3):
+        key = jax.random.fold_in(jax.random.key(1), k)
+        known = SOLVER.tasks_of_step(mapped, state, key)
+        np.testing.assert_array_equal(known.groups[0], SOLVER.visit(mapped, state, key)[1].tasks.groups[0])
+    ahead = reading._tasks_ahead(SOLVER, mapped, state, jax.random.key(1), 2)
+    np.testing.assert_array_equal(ahead.groups[0][0], known.groups[0])
+    assert ahead.groups[0].shape == (reading.AHEAD, DRAWN)
+
+
+def test_hints_are_of_the_rows_that_are_drawn(mapped, monkeypatch):
+    hints, given = [], itertools.count()
+    monkeypatch.setattr(reading, "_advise", lambda *hint: hints.append(hint))
+    monkeypatch.setattr(reading, "_blocks_read", lambda: next(given))  # as if every call had to read
+    monkeypatch.setattr(reading.threading.Thread, "start", lambda self: self.run())
+    state = SOLVER.start(mapped, X, mapped.starting_y(Y, jax.random.key(0)), jax.random.key(0), jnp.asarray(10))
+    ahead = reading.ReadAhead.of(SOLVER, mapped, jax.random.key(1))
+    assert ahead is not None
+    ahead.start(state, 2)
+    tasks = np.asarray(SOLVER.tasks_of_step(mapped, state, jax.random.fold_in(jax.random.key(1), 2)).groups[0])
+    pages = reading.pages_of(mapped)
+    first = {(page.address + task * page.task_bytes, page.task_bytes) for page in pages for task in tasks.tolist()}
+    assert {hint[:2] for hint in hints[: 2 * DRAWN]} == first
+    assert reading.ReadAhead.of(bl.MORBiT(), mapped, jax.random.key(1)) is None
+    assert reading.ReadAhead.of(SOLVER, problem(rows(0), rows(1)), jax.random.key(1)) is None
+
+
+def test_where_nothing_was_read_no_hints_are_given(mapped, monkeypatch):
+    monkeypatch.setattr(reading, "_blocks_read", lambda: 7)
+    ahead = reading.ReadAhead.of(SOLVER, mapped, jax.random.key(1))
+    monkeypatch.setattr(reading, "_tasks_ahead", lambda *_: pytest.fail("asked"))
+    ahead._read = 7
+    ahead.start(None, 0)
+
+
+def test_a_bound_gives_back_what_is_not_changed(files, monkeypatch):
+    """Pages that a process has changed for itself are in no file."""
+    own = np.load(files / "train.npy", mmap_mode="c")
+    own[3] = 5.0
+    both = problem(own, np.load(files / "validation.npy", mmap_mode="r"))
+    advised = []
+    monkeypatch.setattr(reading, "_advise", lambda address, *_: advised.append(address))
+    monkeypatch.setattr(reading, "RESIDENT", 0)
+    with reading.bounded(both):
+        while not advised:
+            pass
+    assert set(advised) == {both.groups[0].validation.pages[0].address}
+
+
+def test_checks_and_identity_look_at_a_part(mapped, monkeypatch):
+    monkeypatch.setattr(base, "GLIMPSED", 5)
+    few, y = mapped.glimpse(mapped.starting_y(Y, jax.random.key(0)))
+    np.testing.assert_array_equal(few.groups[0].ids, [0, 9, 19, 29, 39])
+    np.testing.assert_array_equal(few.groups[0].train.data, rows(0)[[0, 9, 19, 29, 39]])
+    assert y.groups[0].shape == (5, 3)
+    whole = problem(rows(0), rows(1))
+    assert whole.glimpse(whole.starting_y(Y, jax.random.key(0)))[0].groups[0].size == N
+
+
+def test_losses_in_blocks_are_the_losses(mapped, monkeypatch):
+    y = bl.PerTask((jnp.asarray(np.random.default_rng(3).normal(size=(N, 3))),))
+    wanted = mapped.validation_losses(X, y)
+    monkeypatch.setattr(blocks, "AT_ONCE", 10)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 0)  # 16 tasks
+    np.testing.assert_allclose(mapped.validation_losses(X, y), wanted, rtol=1e-12)
+    state = SOLVER.start(mapped, X, y, jax.random.key(0), jnp.asarray(10))
+    monkeypatch.undo()
+    again = SOLVER.start(mapped, X, y, jax.random.key(0), jnp.asarray(10))
+    np.testing.assert_allclose(state.sampling.owed.last.value, again.sampling.owed.last.value, rtol=1e-12)
+
+
+def test_what_cannot_stay_in_its_file_is_told(files, tmp_path):
+    train = np.load(files / "train.npy", mmap_mode="r")
+    with pytest.warns(UserWarning, match="contiguous"):
+        tasks = problem(train[:, :4], rows(1))
+    assert not isinstance(tasks.groups[0].train, Mapped)
+    np.save(tmp_path / "odd.npy", rows(0).astype(">f8"))
+    with pytest.raises(ValueError, match=r"train.*dtype >f8"):
+        problem(np.load(tmp_path / "odd.npy", mmap_mode="r"), rows(1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        problem(train, rows(1))
