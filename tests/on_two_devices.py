@@ -50,7 +50,9 @@ def made(solver, devices, steps=60, **options):
 
 def apart(one, other):
     """The largest difference in what two results hold."""
-    own = [(r.x, dict(r.y), r.weights, r.average.x, r.random.x, r.history.validation, r.test_losses) for r in (one, other)]
+    own = [
+        (r.x, dict(r.y), r.weights, r.average.x, r.random.x, r.history.validation, r.test_losses) for r in (one, other)
+    ]
     return max(float(np.max(np.abs(a - b))) for a, b in zip(*map(jax.tree.leaves, own), strict=True))
 
 
