@@ -37,7 +37,8 @@ EXPLAINED_BY = {  # a finding that is but the consequence of another is left out
     "rising loss": {"x does not move"},
     "weights off": {"cycling weights", "collapsed weights", "constant losses", "rising loss"},
     "still falling": {"rising loss", "x does not move"},
-    "lucky best": {"rising loss", "cycling weights"},
+    "noisy end": {"overfitting"},  # the average iterate, too, has learnt the validation rows by heart
+    "lucky best": {"rising loss", "cycling weights", "overfitting"},
 }
 
 

@@ -79,12 +79,15 @@ def still_falling(result: Result) -> Finding | None:
     if not _carries_over(result, ahead.fall) or _is_noise_that_ends(result, own):
         return None
     low, high = own.level - ahead.high, own.level - ahead.low
-    reached = f"{low:.4g} to {high:.4g}" if low < 0.99 * high else f"{high:.4g} or lower"
+    if _steps_become_short(result):
+        more = "How far more steps would bring it cannot be told, as steps, and with them the noise, became short"
+    else:
+        reached = f"{low:.4g} to {high:.4g}" if low < 0.99 * high else f"{high:.4g} or lower"
+        more = f"Twice the steps would bring it to about {reached}, if it goes on as it did"
     return finding(
         "still falling",
         f"The {own.name} was still falling when the run ended: by {ahead.fall:.3g} in the last half of the run, "
-        f"counted in rates of x, to {own.level:.4g}. Twice the steps would bring it to about {reached}, if it goes on "
-        "as it did: give more steps, or larger rates where they are given.",
+        f"counted in rates of x, to {own.level:.4g}. {more}: give more steps, or larger rates where they are given.",
         level=own.level,
         fall=ahead.fall,
         least_fall=ahead.least,
@@ -98,6 +101,13 @@ def _carries_over(result: Result, fall: float) -> bool:
     others = held_out(result)
     there = None if others is None else curve(result, others.other)
     return there is None or there.trend(0.5).fall / 2 > ELSEWHERE * fall
+
+
+def _steps_become_short(result: Result) -> bool:
+    """Whether noise ends with the steps, so that a loss falls for two reasons, of which longer runs have one."""
+    rates = np.asarray(result.history.upper_rate, float)
+    stochastic = result.problem is not None and result.problem.is_stochastic
+    return bool(stochastic and rates[-1] < rates[len(rates) // 2] / 2)
 
 
 def _is_noise_that_ends(result: Result, own: Curve) -> bool:

@@ -126,15 +126,17 @@ def _told(result: Result, role: str, other: np.ndarray, best: int | None) -> Fin
             words = words[:-1] + f"; on test rows the worst task is {result.last.test_worst_task!r}."
     if best is not None:
         step, lowest = int(history.step[best]), float(other[best].max())
-        words += f" It was {lowest:.4g} at step {step} and has risen since."
+        words += f" It was {lowest:.4g} at step {step} and has risen since"
+        words += "." if best else ": what x learnt is of no use on other rows."
         numbers |= {"began at step": step, "lowest": lowest}
     chosen = result.best.selection_worst
-    if role == "selection" and chosen is not None and chosen < there - 0.02 * abs(there):
-        remedy = f"result.best, chosen by selection rows, has {chosen:.4g}: take it"
+    learnt = chosen is not None and chosen < other[0].max()  # otherwise the best is the start
+    if role == "selection" and learnt and chosen < there - 0.02 * abs(there):
+        remedy = f"take result.best, which selection rows have chosen (it has {chosen:.4g} there)"
         numbers["best"] = chosen
     elif role == "test":  # which are to choose nothing, not even the number of steps
         remedy = "give selection rows (bl.split), by which result.best is then chosen"
-    elif best is not None:
+    elif best:
         remedy = f"give about {history.step[best]} steps"
     else:
         remedy = "give more validation rows (bl.cross_fit lets every row validate)"
