@@ -1,10 +1,11 @@
 """A Flax NNX model and an Equinox model as x: one network for four clinics, learnt for the worst of them.
 
-A model is handed over as it is and comes back trained as `result.x`; `bl.problems.representation` calls it and gives every
-clinic a linear head of its own. Three clinics see one disease and clinic D another; two features are just enough for both.
+A model is handed over as it is and comes back trained as `result.x`; `bl.problems.representation` calls it and gives
+every clinic a linear head of its own. Three clinics see one disease and clinic D another; two features are just enough
+for both.
 
-Where the mean ends depends on the start: from that of Flax it leaves D behind, from that of Equinox it does not, and then
-min-max gains nothing. From both, min-max serves all four. Needs `pip install ".[flax,equinox]"`.
+Where the mean ends depends on the start: from that of Flax it leaves D behind, from that of Equinox it does not, and
+then min-max gains nothing. From both, min-max serves all four. Needs `pip install ".[flax,equinox]"`.
 """
 
 import equinox
@@ -34,6 +35,7 @@ class FlaxNetwork(nnx.Module):
         self.second = nnx.Linear(16, 2, rngs=rngs)
 
     def __call__(self, measured: jax.Array) -> jax.Array:
+        """The features of one patient, or of many."""
         return self.second(nnx.tanh(self.first(measured)))
 
 

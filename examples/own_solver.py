@@ -24,10 +24,12 @@ class PenaltyDescentAscent(bl.Solver):
     ascent: float = bl.leaf(default=3e-4)
 
     def start(self, problem, x, y, key, steps):
+        """The first state; what a method carries besides goes into `memory`."""
         weights = jnp.full(problem.size, 1 / problem.size, jax.tree.leaves(x)[0].dtype)
         return bl.State(jnp.zeros((), jnp.int32), x, y, weights)
 
     def step(self, problem, state, key):
+        """One step, and what it saw."""
         samples = problem.draw_upper(key)  # of both levels; without batches, all the data
 
         def total(x, y):

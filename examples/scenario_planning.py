@@ -15,7 +15,7 @@ import bilevel as bl
 
 BUDGET = 10.0
 DEPOTS = np.array([[0.0, 0.0], [4.0, 0.0], [2.0, 3.0]])
-# Storms: where the towns are that it hits, and what they need. Four come from the west; one hits the east, one the north.
+# Where the towns are that a storm hits, and what they need. Four storms hit the west, one the east, one the north.
 STORMS = {
     "west, early": ([[-1.0, 0.0], [0.5, 1.0]], [4.0, 3.0]),
     "west, late": ([[-0.5, -1.0], [0.0, 1.0]], [3.0, 4.0]),
