@@ -2,8 +2,8 @@
 
 One x for all plants: which two combinations of six sensors are sent on; y_i, how plant i makes a prediction of them.
 Three plants have much in common and the fourth nothing with them, so that a mean over plants gives it up. Min-max
-serves it at the expense of two others. (The problem is not convex in x: a search from many starts finds a worst loss of 0.21,
-lower still.)
+serves it at the expense of two others. (The problem is not convex in x: a search from many starts finds a worst loss of
+0.21, lower still.)
 
 A problem is a value: one problem a batch, all of the same shapes, and the step is compiled once. The loader here is a
 plain Python generator. `iter(torch.utils.data.DataLoader(..., drop_last=True))`, with `.numpy()` on what it yields, or
