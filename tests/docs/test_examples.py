@@ -1,0 +1,100 @@
+"""Every example runs, and what it says of min-max against min-avg is so."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bilevel as bl
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+AVERAGE, ROBUST = bl.weightings.Average(), bl.weightings.SimplexAscent()
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_readme_has_a_line_for_every_example():
+    linked = re.findall(r"\]\(examples/(\w+)\.py\)", (ROOT / "README.md").read_text())
+    assert sorted(linked) == sorted(path.stem for path in EXAMPLES.glob("*.py"))
+
+
+def test_the_enclosing_ball(capsys):
+    example("enclosing_ball").main()
+    average, robust, known = capsys.readouterr().out.splitlines()
+    assert "x = (1.7500, 1.2500)" in average
+    assert "x = (2.0000, 1.0000)" in robust
+    assert "x = (2.0000, 1.0000)" in known
+
+
+def test_the_plan_for_the_worst_storm_levels_those_that_bind():
+    plan = example("scenario_planning").plan
+    average, robust = plan(AVERAGE), plan(ROBUST)
+    assert {y.shape for y in robust.y.values()} == {(3, 2), (3, 3), (3, 4)}
+    for result in (average, robust):
+        assert np.all(np.asarray(result.x) >= 0)
+        assert np.sum(result.x) == pytest.approx(10)
+    assert robust.worst < 0.75 * average.worst
+    assert robust.mean > average.mean  # which is what min-avg is for
+    binding = np.sort(robust.losses)[-3:]  # a plan for the worst has three decisions, less one for the budget
+    np.testing.assert_allclose(binding, robust.worst, rtol=0.02)
+
+
+@pytest.mark.slow
+def test_a_solver_of_ones_own_conforms_and_comes_near_the_solution(capsys):
+    module = example("own_solver")
+    module.main()
+    assert "passes bl.testing.check_solver" in capsys.readouterr().out
+    found = module.compare()
+    np.testing.assert_allclose(found["own, min-max"].x, [2, 1], atol=0.1)  # O(1 / strength)
+    np.testing.assert_allclose(found["own, min-avg"].x, [1.75, 1.25], atol=0.1)
+    assert found["own, min-max"].worst < 0.8 * found["own, min-avg"].worst
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["digits", "letter_hyperparameters"])
+def test_the_worst_pair_does_better_on_test_rows(name):
+    average, robust = (np.asarray(result.best.test_losses) for result in example(name).compare().values())
+    assert robust.max() < average.max()
+
+
+@pytest.mark.slow
+def test_unseen_fast_waves_do_better():
+    module = example("meta_learning")
+    average, robust = (module.unseen_losses(*module.learn(weighting)) for weighting in (AVERAGE, ROBUST))
+    assert np.mean(robust["fast"]) < np.mean(average["fast"])
+    assert np.mean(robust["slow"]) > np.mean(average["slow"])  # what it costs
+    assert max(map(np.max, robust.values())) < max(map(np.max, average.values()))
+
+
+@pytest.mark.slow
+def test_a_stream_is_learnt_from_with_one_compiled_step():
+    module = example("streaming")
+    losses = {}
+    for name, weighting in (("min-avg", AVERAGE), ("min-max", ROBUST)):
+        state, compiled = module.learn(weighting)
+        assert compiled == 1
+        losses[name] = module.held_out(state)
+    assert losses["min-avg"].argmax() == 3
+    assert losses["min-max"].max() < 0.7 * losses["min-avg"].max()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["flax_network", "equinox_network"])
+def test_models_are_handed_over_and_come_back_trained(kind):
+    module = example("flax_and_equinox")
+    network = getattr(module, kind)()
+    average, robust = (module.learn(network, weighting) for weighting in (AVERAGE, ROBUST))
+    assert type(robust.x) is type(network)
+    worst = {result: np.max(chosen.best.test_losses) for result, chosen in (("avg", average), ("max", robust))}
+    assert worst["max"] < 0.4
+    if kind == "flax_network":  # where the mean leaves clinic D behind
+        assert np.argmax(average.best.test_losses) == 3
+        assert worst["max"] < 0.7 * worst["avg"]
