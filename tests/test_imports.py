@@ -35,6 +35,7 @@ ROOMS = (
     ("estimators",),
     ("_cost",),
     ("_studies",),
+    ("engines",),
     ("paper",),
     ("comparison",),
     ("testing",),
@@ -50,7 +51,7 @@ import sys
 import bilevel as bl
 bl.Problem, bl.Task, bl.solve, bl.MORBiT, bl.Tandem, bl.weightings.SimplexAscent, bl.recommended, bl.estimators
 heavy = "scipy.optimize scipy.stats sklearn matplotlib typer rich pandas safetensors flax equinox".split()
-heavy += ["tensorboardX", "mlflow", "wandb"]
+heavy += ["tensorboardX", "mlflow", "wandb", "ray"]
 print(*[name for name in heavy if name in sys.modules])
 """
 

@@ -6,13 +6,15 @@ largest number of all is the decision.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
 T = TypeVar("T")
+LOST = ("Gloo", "NCCL", "coordination service", "DEADLINE_EXCEEDED", "UNAVAILABLE")  # in messages of JAX
 
 
 class Peers(NamedTuple):
@@ -55,6 +57,19 @@ class Peers(NamedTuple):
         if self.largest(0):
             raise RuntimeError("Process 0 of this run failed, and says why.")
         return made
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """A scope in which the loss of a process is an error that says so."""
+        try:
+            yield
+        except Exception as error:
+            if self.count > 1 and any(word in str(error) for word in LOST):
+                raise ConnectionError(
+                    "solve: another process of this run is lost, or does not answer. Started again with checkpoint=... "
+                    "and resume=True, all go on from the last state."
+                ) from error
+            raise
 
     def told(self, content: bytes | None) -> bytes | None:
         """The bytes that process 0 has, or None."""

@@ -219,6 +219,7 @@ def solve(
         noticed(saves=place is not None) as signals,
         bar(title, len(runs) * steps, progress and peers.leads) as shown,
         failures_told(runs),
+        peers.watched(),
     ):
         results = run_all(runs, shown, signals.halt, keepers)
     if place is not None:
