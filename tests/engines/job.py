@@ -14,7 +14,7 @@ import bilevel as bl
 FOLDER = Path(sys.argv[1])
 STEPS = 400
 
-bl.distributed.start(timeout=float(os.environ.get("JOB_TIMEOUT", 60)), heartbeat=float(os.environ.get("JOB_HEARTBEAT", 20)))
+bl.distributed.start(timeout=120, heartbeat=float(os.environ.get("JOB_HEARTBEAT", 20)))
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402

@@ -53,7 +53,6 @@ def start(
     address = _checked(address or found.address, processes, process, found)
     for name, seconds in (("timeout", timeout), ("heartbeat", heartbeat)):
         values.positive(name, seconds, of="start")
-    sys.excepthook = _end
     if processes == 1:
         return
     host, port = _parts(address)
@@ -62,6 +61,7 @@ def start(
     _send_through(_own_address(host, port))
     # SIGTERM is noticed by `solve`, and would not end anything else.
     jax.config.update("jax_enable_preemption_service", False)
+    sys.excepthook = _end
     try:
         jax.distributed.initialize(
             f"{host}:{port}",
