@@ -42,9 +42,9 @@ class Mpirun:
     name = "mpirun"
     needs = ("mpirun",)
 
-    def start(self, folder, **environment):
+    def start(self, folder, script=JOB, **environment):
         root = ["--allow-run-as-root"] if os.getuid() == 0 else []
-        command = ["mpirun", *root, "--oversubscribe", "--bind-to", "none", "-n", "2", sys.executable, JOB, folder]
+        command = ["mpirun", *root, "--oversubscribe", "--bind-to", "none", "-n", "2", sys.executable, script, folder]
         return started(command, **environment)
 
 
@@ -83,9 +83,9 @@ class Slurm:
                 daemon.wait(10)
             daemon.kill()
 
-    def start(self, folder, **environment):
+    def start(self, folder, script=JOB, **environment):
         environment |= {"SLURM_CONF": str(self.configuration), "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}"}
-        command = ["srun", "-N", "2", "-n", "2", "--kill-on-bad-exit=1", sys.executable, JOB, folder]
+        command = ["srun", "-N", "2", "-n", "2", "--kill-on-bad-exit=1", sys.executable, script, folder]
         return started(command, **environment)
 
     def _daemon(self, *command):

@@ -3,9 +3,11 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 TIMES = int(os.environ.get("BILEVEL_TIMES", 1))  # how often each break is tried
 HEARTBEAT = 10
+PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 
 
 @pytest.fixture(scope="module", params=[Mpirun, Slurm], ids=lambda kind: kind.name)
@@ -64,6 +67,13 @@ def begun_at(folder):
     """The steps from which processes have gone on, one after the other."""
     lines = map(json.loads, (folder / "run" / "progress.jsonl").read_text().splitlines())
     return [line["step"] for line in lines if line["event"] == "start"]
+
+
+def test_the_script_of_the_page_runs(cluster, tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    script = tmp_path / "train.py"
+    script.write_text(next(block for block in blocks if "bl.distributed.start()" in block))
+    assert finished(cluster.start(tmp_path / "run", script)).count("finished\n") == 2
 
 
 @pytest.mark.parametrize("time_", range(TIMES))

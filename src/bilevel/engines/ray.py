@@ -19,6 +19,8 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import jax
+
 from bilevel._core import values
 from bilevel._run.progress import LOGGER
 from bilevel._run.solving import solve
@@ -79,7 +81,7 @@ def seeds(*arguments: Any, seeds: int | Sequence[int], retries: int = 3, cpus: f
     """`bl.solve(..., seeds=...)`, every seed as a task of Ray, which is begun again where its worker is lost."""
     ray = _ray()
     numbers = range(seeds) if isinstance(seeds, int) else seeds
-    given = ray.put((arguments, options | {"progress": False}))
+    given = ray.put((_precision(), arguments, options | {"progress": False}))
     task = ray.remote(_solved).options(num_cpus=cpus, max_retries=retries)
     return Results(ray.get([task.remote(given, number) for number in numbers]))
 
@@ -93,8 +95,8 @@ def tasks(retries: int = 3, cpus: float = 1) -> Iterator[None]:
     ray = _ray()
 
     def made(stage: Stage, todo: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str, Made]]:
-        task = ray.remote(running.make).options(num_cpus=cpus, max_retries=retries)
-        kept = ray.put(stage)
+        task = ray.remote(_made).options(num_cpus=cpus, max_retries=retries)
+        kept = ray.put((_precision(), stage))
         waiting = {task.remote(kept, *run): run for run in todo}
         while waiting:
             (done, *_), _ = ray.wait(list(waiting), num_returns=1)
@@ -127,8 +129,19 @@ class _Process:
         return made if place[2] == 0 else None
 
 
-def _solved(given: tuple[tuple, dict[str, Any]], seed: int) -> Any:
-    arguments, options = given
+def _precision() -> bool:
+    """Whether this process computes in float64, which its workers then do too."""
+    return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+
+
+def _made(given: tuple[bool, Stage], seed: int, method: str) -> Made:
+    jax.config.update("jax_enable_x64", given[0])
+    return running.make(given[1], seed, method)
+
+
+def _solved(given: tuple[bool, tuple, dict[str, Any]], seed: int) -> Any:
+    precision, arguments, options = given
+    jax.config.update("jax_enable_x64", precision)
     return solve(*arguments, seed=seed, **options)
 
 
@@ -178,7 +191,7 @@ def _first_of(ray: Any, calls: list[Any]) -> Any:
 def _line(error: Exception) -> str:
     """What an error says, without the traceback that Ray puts before it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = lines[0] if isinstance(error, ConnectionError) is False and lines else (lines or [""])[-1]
+    said = (lines or [type(error).__name__])[-1 if isinstance(error, ConnectionError) else 0]
     return f"{said.rstrip('.')}."
 
 
