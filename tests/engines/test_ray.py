@@ -15,7 +15,11 @@ import bilevel as bl
 from clusters import JOB, wait_for
 from kept_runs import NOISY, X, Y
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),  # Ray starts its daemons by it
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
 ray = pytest.importorskip("ray", reason="Ray is an extra: pip install 'bilevel[ray]'")
 
 MEMORY = 100_000_000  # bytes of the object store of a node

@@ -17,7 +17,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
@@ -81,7 +81,7 @@ def seeds(*arguments: Any, seeds: int | Sequence[int], retries: int = 3, cpus: f
     """`bl.solve(..., seeds=...)`, every seed as a task of Ray, which is begun again where its worker is lost."""
     ray = _ray()
     numbers = range(seeds) if isinstance(seeds, int) else seeds
-    given = ray.put((_precision(), arguments, options | {"progress": False}))
+    given = ray.put(_packed(ray, (arguments, options | {"progress": False})))
     task = ray.remote(_solved).options(num_cpus=cpus, max_retries=retries)
     return Results(ray.get([task.remote(given, number) for number in numbers]))
 
@@ -96,7 +96,7 @@ def tasks(retries: int = 3, cpus: float = 1) -> Iterator[None]:
 
     def made(stage: Stage, todo: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str, Made]]:
         task = ray.remote(_made).options(num_cpus=cpus, max_retries=retries)
-        kept = ray.put((_precision(), stage))
+        kept = ray.put(_packed(ray, stage))
         waiting = {task.remote(kept, *run): run for run in todo}
         while waiting:
             (done, *_), _ = ray.wait(list(waiting), num_returns=1)
@@ -123,25 +123,35 @@ class _Process:
         with socket.create_server((host, 0)) as free:
             return f"{host}:{free.getsockname()[1]}"
 
-    def call(self, function: Callable[[], Any], place: tuple, times: tuple[float, float]) -> Any:
+    def call(self, packed: _Packed, place: tuple, times: tuple[float, float]) -> Any:
         start(*place, timeout=times[0], heartbeat=times[1])
-        made = function()
+        made = packed.unpacked()()
         return made if place[2] == 0 else None
 
 
-def _precision() -> bool:
-    """Whether this process computes in float64, which its workers then do too."""
-    return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+class _Packed(NamedTuple):
+    """What is sent to workers: they compute as precisely as this process, and must do so before they unpack arrays."""
+
+    precise: bool  # whether in float64
+    content: bytes
+
+    def unpacked(self) -> Any:
+        import ray
+
+        jax.config.update("jax_enable_x64", self.precise)
+        return ray.cloudpickle.loads(self.content)
 
 
-def _made(given: tuple[bool, Stage], seed: int, method: str) -> Made:
-    jax.config.update("jax_enable_x64", given[0])
-    return running.make(given[1], seed, method)
+def _packed(ray: Any, value: Any) -> _Packed:
+    return _Packed(bool(jax.config.jax_enable_x64), ray.cloudpickle.dumps(value))  # type: ignore[attr-defined]
 
 
-def _solved(given: tuple[bool, tuple, dict[str, Any]], seed: int) -> Any:
-    precision, arguments, options = given
-    jax.config.update("jax_enable_x64", precision)
+def _made(packed: _Packed, seed: int, method: str) -> Made:
+    return running.make(packed.unpacked(), seed, method)
+
+
+def _solved(packed: _Packed, seed: int) -> Any:
+    arguments, options = packed.unpacked()
     return solve(*arguments, seed=seed, **options)
 
 
@@ -162,7 +172,8 @@ def _attempt(ray: Any, function: Callable[[], T], processes: int, needs: dict, t
         options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group)
         actors = [ray.remote(_Process).options(**options).remote() for _ in range(processes)]
         address = ray.get(actors[0].address.remote())
-        calls = [actor.call.remote(function, (address, processes, i), times) for i, actor in enumerate(actors)]
+        sent = ray.put(_packed(ray, function))
+        calls = [actor.call.remote(sent, (address, processes, i), times) for i, actor in enumerate(actors)]
         return _first_of(ray, calls)
     except ray.exceptions.RayActorError as error:
         raise _LostError(_line(error)) from error
