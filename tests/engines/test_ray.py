@@ -143,6 +143,6 @@ def _kill_a_worker():
     """One of those that the nodes of this test have started."""
     import psutil
 
-    workers = [p for p in psutil.Process().children(recursive=True) if "ray::_made" in " ".join(p.cmdline())]
+    workers = [p for p in psutil.Process().children(recursive=True) if "ray::make" in " ".join(p.cmdline())]
     if workers:
         workers[0].kill()

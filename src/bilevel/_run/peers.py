@@ -20,7 +20,7 @@ LOST = ("Gloo", "NCCL", "coordination service", "DEADLINE_EXCEEDED", "UNAVAILABL
 class Peers(NamedTuple):
     """The processes that make a run together; one is alone."""
 
-    count: int = 1
+    processes: int = 1
     rank: int = 0
 
     @classmethod
@@ -39,7 +39,7 @@ class Peers(NamedTuple):
 
     def largest(self, number: int) -> int:
         """The largest number of all processes; at least 0."""
-        if self.count == 1:
+        if self.processes == 1:
             return int(number)
         from jax.experimental import multihost_utils
 
@@ -47,7 +47,7 @@ class Peers(NamedTuple):
 
     def led(self, action: Callable[[], T]) -> T | None:
         """What process 0 makes of an action, None in the others; where it fails there, it fails in all."""
-        if self.count == 1:
+        if self.processes == 1:
             return action()
         try:
             made = action() if self.leads else None
@@ -64,7 +64,7 @@ class Peers(NamedTuple):
         try:
             yield
         except Exception as error:
-            if self.count > 1 and any(word in str(error) for word in LOST):
+            if self.processes > 1 and any(word in str(error) for word in LOST):
                 raise ConnectionError(
                     "solve: another process of this run is lost, or does not answer. Started again with checkpoint=... "
                     "and resume=True, all go on from the last state."
@@ -73,7 +73,7 @@ class Peers(NamedTuple):
 
     def told(self, content: bytes | None) -> bytes | None:
         """The bytes that process 0 has, or None."""
-        if self.count == 1:
+        if self.processes == 1:
             return content
         from jax.experimental import multihost_utils
 

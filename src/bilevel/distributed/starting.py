@@ -136,7 +136,7 @@ def _send_through(own: str) -> None:
 
     That may be a network that nobody has given, or an address that other hosts do not reach. JAX has no option for it.
     """
-    from jax._src.lib import _jax
+    from jax._src.lib import _jax  # type: ignore[attr-defined]
 
     if hasattr(_jax, "make_gloo_tcp_collectives"):
         make = _jax.make_gloo_tcp_collectives

@@ -17,7 +17,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 
@@ -81,8 +81,8 @@ def seeds(*arguments: Any, seeds: int | Sequence[int], retries: int = 3, cpus: f
     """`bl.solve(..., seeds=...)`, every seed as a task of Ray, which is begun again where its worker is lost."""
     ray = _ray()
     numbers = range(seeds) if isinstance(seeds, int) else seeds
-    given = ray.put(_packed(ray, (arguments, options | {"progress": False})))
-    task = ray.remote(_solved).options(num_cpus=cpus, max_retries=retries)
+    given = ray.put((arguments, options | {"progress": False}))
+    task = ray.remote(_solved).options(num_cpus=cpus, max_retries=retries, runtime_env=_like_here())
     return Results(ray.get([task.remote(given, number) for number in numbers]))
 
 
@@ -95,8 +95,8 @@ def tasks(retries: int = 3, cpus: float = 1) -> Iterator[None]:
     ray = _ray()
 
     def made(stage: Stage, todo: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str, Made]]:
-        task = ray.remote(_made).options(num_cpus=cpus, max_retries=retries)
-        kept = ray.put(_packed(ray, stage))
+        task = ray.remote(running.make).options(num_cpus=cpus, max_retries=retries, runtime_env=_like_here())
+        kept = ray.put(stage)
         waiting = {task.remote(kept, *run): run for run in todo}
         while waiting:
             (done, *_), _ = ray.wait(list(waiting), num_returns=1)
@@ -117,48 +117,35 @@ class _Process:
     """One process of a run."""
 
     def address(self) -> str:
-        import ray
+        import ray  # pyright: ignore[reportMissingImports]
 
         host = ray.util.get_node_ip_address()
         with socket.create_server((host, 0)) as free:
             return f"{host}:{free.getsockname()[1]}"
 
-    def call(self, packed: _Packed, place: tuple, times: tuple[float, float]) -> Any:
+    def call(self, function: Callable[[], Any], place: tuple, times: tuple[float, float]) -> Any:
         start(*place, timeout=times[0], heartbeat=times[1])
-        made = packed.unpacked()()
+        made = function()
         return made if place[2] == 0 else None
 
 
-class _Packed(NamedTuple):
-    """What is sent to workers: they compute as precisely as this process, and must do so before they unpack arrays."""
-
-    precise: bool  # whether in float64
-    content: bytes
-
-    def unpacked(self) -> Any:
-        import ray
-
-        jax.config.update("jax_enable_x64", self.precise)
-        return ray.cloudpickle.loads(self.content)
+def _like_here() -> dict[str, Any]:
+    """Workers compute as precisely as this process: they must know before they unpack arrays."""
+    return {"env_vars": {"JAX_ENABLE_X64": str(bool(jax.config.jax_enable_x64))}}  # type: ignore[attr-defined]
 
 
-def _packed(ray: Any, value: Any) -> _Packed:
-    return _Packed(bool(jax.config.jax_enable_x64), ray.cloudpickle.dumps(value))  # type: ignore[attr-defined]
-
-
-def _made(packed: _Packed, seed: int, method: str) -> Made:
-    return running.make(packed.unpacked(), seed, method)
-
-
-def _solved(packed: _Packed, seed: int) -> Any:
-    arguments, options = packed.unpacked()
+def _solved(given: tuple[tuple, dict[str, Any]], seed: int) -> Any:
+    arguments, options = given
     return solve(*arguments, seed=seed, **options)
 
 
 def _attempt(ray: Any, function: Callable[[], T], processes: int, needs: dict, times: tuple[float, float]) -> T:
     """All processes once; raises `_LostError` where one is lost."""
-    from ray.util.placement_group import placement_group, remove_placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+    from ray.util import (  # pyright: ignore[reportMissingImports]
+        placement_group,
+        remove_placement_group,
+        scheduling_strategies,  # pyright: ignore[reportMissingImports]
+    )
 
     bundle = {name: number for name, number in needs.items() if number}
     group, actors = placement_group([bundle] * processes, strategy="SPREAD"), []
@@ -168,12 +155,11 @@ def _attempt(ray: Any, function: Callable[[], T], processes: int, needs: dict, t
                 f"bilevel.engines.ray.run(processes={processes}): the cluster has no room for them, {bundle} each, "
                 f"within {times[0]:g} s. It has {ray.available_resources()}."
             )
-        options = {"num_cpus": needs["CPU"], "num_gpus": needs["GPU"]}
-        options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group)
+        options: dict[str, Any] = {"num_cpus": needs["CPU"], "num_gpus": needs["GPU"], "runtime_env": _like_here()}
+        options["scheduling_strategy"] = scheduling_strategies.PlacementGroupSchedulingStrategy(group)
         actors = [ray.remote(_Process).options(**options).remote() for _ in range(processes)]
         address = ray.get(actors[0].address.remote())
-        sent = ray.put(_packed(ray, function))
-        calls = [actor.call.remote(sent, (address, processes, i), times) for i, actor in enumerate(actors)]
+        calls = [actor.call.remote(function, (address, processes, i), times) for i, actor in enumerate(actors)]
         return _first_of(ray, calls)
     except ray.exceptions.RayActorError as error:
         raise _LostError(_line(error)) from error
@@ -210,7 +196,7 @@ def _ray() -> Any:
     """Ray, connected."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        import ray
+        import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError('bilevel.engines.ray needs Ray: pip install "bilevel[ray]".') from error
     if not ray.is_initialized():
