@@ -36,6 +36,7 @@ ROOMS = (
     ("tables",),
     ("_cost",),
     ("_studies",),
+    ("engines",),
     ("paper",),
     ("comparison",),
     ("testing",),
@@ -51,7 +52,7 @@ import sys
 import bilevel as bl
 bl.Problem, bl.Task, bl.solve, bl.MORBiT, bl.Tandem, bl.weightings.SimplexAscent, bl.recommended, bl.estimators
 heavy = "scipy.optimize scipy.stats sklearn matplotlib typer rich pandas pyarrow safetensors flax equinox".split()
-heavy += ["tensorboardX", "mlflow", "wandb"]
+heavy += ["tensorboardX", "mlflow", "wandb", "ray"]
 print(*[name for name in heavy if name in sys.modules])
 """
 

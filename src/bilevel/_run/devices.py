@@ -30,7 +30,8 @@ from bilevel.problem.per_task import PerTask
 from bilevel.problem.task import ROLES
 from bilevel.solvers._base.state import State
 
-Devices = int | Sequence[jax.Device] | Mesh
+Device = Any  # jax.Device, which is no type to checkers
+Devices = int | Sequence[Device] | Mesh
 
 
 class Stretch(NamedTuple):
@@ -248,7 +249,7 @@ def _mesh(devices: Devices | None) -> Mesh | None:
     raise TypeError(f"solve(devices={devices!r}): it needs a number of devices, a list of them, or a mesh of JAX.")
 
 
-def _first(count: int) -> list[jax.Device]:
+def _first(count: int) -> list[Device]:
     there = jax.devices()
     if not 1 <= count <= len(there):
         more = f" On a CPU, JAX_NUM_CPU_DEVICES={count} in the environment makes them." if count > 0 else ""
@@ -256,7 +257,7 @@ def _first(count: int) -> list[jax.Device]:
     return there[:count]
 
 
-def _of(devices: Sequence[jax.Device]) -> Mesh:
+def _of(devices: Sequence[Device]) -> Mesh:
     return _check_processes(Mesh(np.array(devices), (AXIS,), axis_types=(AxisType.Auto,)))
 
 

@@ -81,7 +81,7 @@ class Keeper(Unkept):
         """What the newest state that can be read has reached; None where there is none."""
         peers = self._run.peers
         found = peers.led(self._newest)
-        peers.told(None if found is None or peers.count == 1 else found.path.read_bytes())
+        peers.told(None if found is None or peers.processes == 1 else found.path.read_bytes())
         if found is None:
             return None
         reached = found.reached

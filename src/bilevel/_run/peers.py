@@ -6,19 +6,21 @@ largest number of all is the decision.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
 T = TypeVar("T")
+LOST = ("Gloo", "NCCL", "coordination service", "DEADLINE_EXCEEDED", "UNAVAILABLE")  # in messages of JAX
 
 
 class Peers(NamedTuple):
     """The processes that make a run together; one is alone."""
 
-    count: int = 1
+    processes: int = 1
     rank: int = 0
 
     @classmethod
@@ -37,7 +39,7 @@ class Peers(NamedTuple):
 
     def largest(self, number: int) -> int:
         """The largest number of all processes; at least 0."""
-        if self.count == 1:
+        if self.processes == 1:
             return int(number)
         from jax.experimental import multihost_utils
 
@@ -45,7 +47,7 @@ class Peers(NamedTuple):
 
     def led(self, action: Callable[[], T]) -> T | None:
         """What process 0 makes of an action, None in the others; where it fails there, it fails in all."""
-        if self.count == 1:
+        if self.processes == 1:
             return action()
         try:
             made = action() if self.leads else None
@@ -56,9 +58,22 @@ class Peers(NamedTuple):
             raise RuntimeError("Process 0 of this run failed, and says why.")
         return made
 
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """A scope in which the loss of a process is an error that says so."""
+        try:
+            yield
+        except Exception as error:
+            if self.processes > 1 and any(word in str(error) for word in LOST):
+                raise ConnectionError(
+                    "solve: another process of this run is lost, or does not answer. Started again with checkpoint=... "
+                    "and resume=True, all go on from the last state."
+                ) from error
+            raise
+
     def told(self, content: bytes | None) -> bytes | None:
         """The bytes that process 0 has, or None."""
-        if self.count == 1:
+        if self.processes == 1:
             return content
         from jax.experimental import multihost_utils
 

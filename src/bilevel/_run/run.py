@@ -61,6 +61,7 @@ class Run:
         report: who is told of it.
         metrics: what else is measured with the losses, names and functions; see `metrics`.
         layout: on which devices; None = on one.
+        placed: the problem on these devices, which runs may have in common; None = it is put there.
     """
 
     problem: BaseProblem
@@ -79,6 +80,7 @@ class Run:
     report: Report = dataclasses.field(default_factory=Report)
     metrics: tuple[tuple[str, Callable[..., jax.Array]], ...] = ()
     layout: Layout | None = None
+    placed: Any = None
 
     def __post_init__(self) -> None:
         check_problem_type(self.problem)
@@ -97,6 +99,9 @@ class Run:
                 "bl.divergence.Stop()."
             )
         self.on_divergence.check()
+        if self.placed is None:
+            placed = self.problem if self.layout is None else self.layout.problem(self.problem)
+            object.__setattr__(self, "placed", placed)
 
     @property
     def best_by(self) -> str:
@@ -118,11 +123,6 @@ class Run:
         """The first state without values, its shapes and dtypes: nothing is measured or compiled."""
         key = jax.random.fold_in(jax.random.key(self.seed), 0)
         return self.solver.outline(self.problem, self.x, self.y, key=key, steps=self.steps)
-
-    @functools.cached_property
-    def placed(self) -> Any:
-        """The problem where it is computed with: on the devices of the run."""
-        return self.problem if self.layout is None else self.layout.problem(self.problem)
 
     def whole(self, tree: Any) -> Any:
         """Values of the run in arrays as on one device, with tasks in the groups of the problem."""

@@ -207,7 +207,8 @@ def solve(
     numbers = [seed] if seeds is None else _numbers(seed, seeds)
     place = Checkpoint.of(checkpoint)
     _check_keeping(place, resume, seconds, numbers)
-    kept = {"resume": resume, "deadline": Deadline.after(seconds), "metrics": read(metrics, problem), "layout": layout}
+    kept: dict[str, Any] = {"resume": resume, "deadline": Deadline.after(seconds), "metrics": read(metrics, problem)}
+    kept |= {"layout": layout, "placed": None if layout is None else layout.problem(problem)}
     told = reports(check(loggers) if peers.leads else (), None if seeds is None else numbers)
     runs = [
         Run(problem, solver, x, y, number, steps, every, patience, callback, on_divergence, own, report=report, **kept)
@@ -221,6 +222,7 @@ def solve(
         bar(title, len(runs) * steps, progress and peers.leads) as shown,
         failures_told(runs),
         reading.bounded(problem),
+        peers.watched(),
     ):
         results = run_all(runs, shown, signals.halt, keepers)
     if place is not None:

@@ -7,12 +7,15 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import jax
 
+from bilevel._run.compile_cache import compile_cache
 from bilevel._run.driver import run_one
 from bilevel._run.identity import DifferentRunError
 from bilevel._run.keeping import Passing
@@ -56,6 +59,21 @@ class Stage(NamedTuple):
         return Run(ready.problem, solver, ready.x, experiment.y, seed, experiment.steps, every)
 
 
+# Makes runs elsewhere, and gives back each as it ends.
+Maker = Callable[[Stage, Sequence[tuple[int, Method]]], Iterable[tuple[int, Method, "Made"]]]
+_MAKER: ContextVar[Maker | None] = ContextVar("maker", default=None)
+
+
+@contextmanager
+def made_by(maker: Maker) -> Iterator[None]:
+    """A scope in which runs are made elsewhere, such as on a cluster; they are kept here."""
+    token = _MAKER.set(maker)
+    try:
+        yield
+    finally:
+        _MAKER.reset(token)
+
+
 class Ran(NamedTuple):
     """What was done."""
 
@@ -75,6 +93,11 @@ def run(stage: Stage, seeds: Sequence[int], records: Records, progress: bool = T
     began, diverged = time.perf_counter(), 0
     if not todo:
         return Ran(0, 0.0, 0)
+    elsewhere = _MAKER.get()
+    if elsewhere is not None:
+        for seed, method, made in elsewhere(stage, todo):
+            diverged += _keep(stage, seed, method, made, records) == "diverged"
+        return Ran(len(todo), time.perf_counter() - began, diverged)
     title, (seed, method) = f"{stage.experiment.name}, {stage.variant}", todo[0]
     saves = records.under_way(stage.experiment, stage.variant, method, seed) is not None
     with (
@@ -115,33 +138,58 @@ def _one(stage: Stage, seed: int, method: Method, records: Records, shown: Bar, 
         if probe is None
         else _probed(stage.run(seed, method), probe, shown, halt)
     )
-    if made.result.status != "interrupted":
-        experiment = stage.experiment
-        record = Record.of(made.result, experiment.seen, made.probed, experiment.baselines).thinned(stage.thinning)
-        records.keep(experiment, stage.variant, method, seed, record)
-    return made.result.status
+    return _keep(stage, seed, method, _recorded(stage, made), records)
+
+
+def make(stage: Stage, seed: int, method: Method) -> Made:
+    """One run, from its beginning, wherever that is: for `made_by`."""
+    run, probe, halt = stage.run(seed, method), None, threading.Event()
+    if method == PROBED:
+        probe = stage.experiment.probe.get(stage.variant)
+    with compile_cache():
+        done = Done(run_one(run, Quiet(), halt), {}) if probe is None else _probed(run, probe, Quiet(), halt)
+    return _recorded(stage, done)
+
+
+def _recorded(stage: Stage, done: Done) -> Made:
+    experiment, (result, probed) = stage.experiment, done
+    record = Record.of(result, experiment.seen, probed, experiment.baselines).thinned(stage.thinning)
+    return Made(result.status, record)
+
+
+def _keep(stage: Stage, seed: int, method: Method, made: Made, records: Records) -> str:
+    if made.status != "interrupted":
+        records.keep(stage.experiment, stage.variant, method, seed, made.record)
+    return made.status
 
 
 class Made(NamedTuple):
+    """What is kept of a run that was made."""
+
+    status: str
+    record: Record
+
+
+class Done(NamedTuple):
     """A run that was made, and what was measured on its way, by step."""
 
     result: Result
     probed: dict[int, float]
 
 
-def _kept(stage: Stage, seed: int, method: Method, records: Records, shown: Bar, halt: threading.Event) -> Made:
+def _kept(stage: Stage, seed: int, method: Method, records: Records, shown: Bar, halt: threading.Event) -> Done:
     """A run that goes on where it was."""
     under_way = records.under_way(stage.experiment, stage.variant, method, seed)
     run = dataclasses.replace(stage.run(seed, method), checkpoint=under_way, resume=under_way is not None)
     try:
-        return Made(_make(run, shown, halt), {})
+        return Done(_make(run, shown, halt), {})
     except DifferentRunError:  # a state of another version of the experiment, which is no loss
         assert under_way is not None
         shutil.rmtree(under_way.path)
-        return Made(_make(run, shown, halt), {})
+        return Done(_make(run, shown, halt), {})
 
 
-def _probed(run: Run, probe: Probe, shown: Bar, halt: threading.Event) -> Made:
+def _probed(run: Run, probe: Probe, shown: Bar, halt: threading.Event) -> Done:
     """A run that is looked at on its way; what was measured is in no checkpoint, so an interrupted one begins again."""
     assert isinstance(run.problem, Problem)
     problem, found = run.problem, {}
@@ -155,7 +203,7 @@ def _probed(run: Run, probe: Probe, shown: Bar, halt: threading.Event) -> Made:
     result = _make(dataclasses.replace(run, callback=look), shown, halt)
     if result.status == CALLBACK_FAILED:  # an error of ours, and no record
         raise RuntimeError(result.message)
-    return Made(result, found)
+    return Done(result, found)
 
 
 def _make(run: Run, shown: Bar, halt: threading.Event) -> Result:

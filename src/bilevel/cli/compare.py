@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from bilevel.cli.app import app, errors, understood
+from bilevel.cli.engines import Ray, SlurmArray, engine
+from bilevel.cli.engines import slurm_array as slurm_script
 from bilevel.cli.resume import kept, remembered
 from bilevel.cli.solvers import check_solver
 
@@ -59,6 +61,8 @@ def compare(
     automatic: _Automatic = None,
     target: Annotated[float | None, typer.Option(help="Count calls and seconds to this worst validation loss.")] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of runs, tables and figures.")] = Path("comparison"),
+    ray: Ray = False,
+    slurm_array: SlurmArray = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
@@ -75,9 +79,12 @@ def compare(
     from bilevel.comparison.benchmarks import BENCHMARKS
     from bilevel.comparison.compare import compare as run
 
+    if slurm_array:
+        typer.echo(_script(problems or list(BENCHMARKS), solver, out, seeds=seeds, calls=calls, seconds=seconds))
+        return
     chosen = {"problems": problems, "solver": solver, "automatic": automatic, "seeds": seeds}
     budget = {"calls": calls, "seconds": seconds, "target": target}
-    with compile_cache(), errors(debug, kept(out)), remembered(out, "compare", chosen | budget):
+    with compile_cache(), errors(debug, kept(out)), remembered(out, "compare", chosen | budget), engine(ray):
         for name in problems or BENCHMARKS:
             found = run(
                 name,
@@ -92,3 +99,11 @@ def compare(
                 say=typer.echo,
             )
             typer.echo(f"\n{found.summary()}\n\n{out / name / 'comparison.png'}\n")
+
+
+def _script(problems: list[str], solvers: list[str] | None, out: Path, **numbers: float | None) -> str:
+    """What sbatch is given, problem by problem."""
+    from bilevel.comparison.chosen import all_solvers
+
+    options = [text for name, number in numbers.items() if number is not None for text in (f"--{name}", f"{number:g}")]
+    return "\n".join(slurm_script(name, solvers or list(all_solvers()), options, out) for name in problems)

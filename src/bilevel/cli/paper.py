@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bilevel.cli.app import app, errors, understood
+from bilevel.cli.engines import Ray, engine
 from bilevel.cli.resume import kept, remembered
 
 
@@ -72,6 +73,7 @@ def reproduce(
         ),
     ] = None,
     out: _Out = None,
+    ray: Ray = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
@@ -93,7 +95,7 @@ def reproduce(
     chosen = variant or (_VARIANTS[:1] if quick else _VARIANTS)
     folder = _folder(out, quick)
     given = {"figures": figures, "seeds": seeds, "variant": variant, "quick": quick, "hours": hours}
-    with compile_cache(), errors(debug, kept(folder)), remembered(folder, "reproduce", given):
+    with compile_cache(), errors(debug, kept(folder)), remembered(folder, "reproduce", given), engine(ray):
         files = run(figures or (), chosen, trials, quick, folder, not quiet, typer.echo, hours)
     typer.echo("\n".join(["", *(str(file) for file in files)]))
 

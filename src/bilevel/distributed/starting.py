@@ -53,7 +53,6 @@ def start(
     address = _checked(address or found.address, processes, process, found)
     for name, seconds in (("timeout", timeout), ("heartbeat", heartbeat)):
         values.positive(name, seconds, of="start")
-    sys.excepthook = _end
     if processes == 1:
         return
     host, port = _parts(address)
@@ -62,6 +61,7 @@ def start(
     _send_through(_own_address(host, port))
     # SIGTERM is noticed by `solve`, and would not end anything else.
     jax.config.update("jax_enable_preemption_service", False)
+    sys.excepthook = _end
     try:
         jax.distributed.initialize(
             f"{host}:{port}",
@@ -136,7 +136,7 @@ def _send_through(own: str) -> None:
 
     That may be a network that nobody has given, or an address that other hosts do not reach. JAX has no option for it.
     """
-    from jax._src.lib import _jax
+    from jax._src.lib import _jax  # type: ignore[attr-defined]
 
     if hasattr(_jax, "make_gloo_tcp_collectives"):
         make = _jax.make_gloo_tcp_collectives

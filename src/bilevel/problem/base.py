@@ -131,7 +131,7 @@ class BaseProblem(abc.ABC):
     def weighted_sum(self, weights: jax.Array, values: PerTask[Any]) -> Any:
         """sum_i weights_i values_i, of pytrees."""
         own = zip(self.split(weights), values, self.groups, strict=True)
-        sums = [weighted_sum(*rows, group.on) for *rows, group in own]
+        sums = [weighted_sum(weight, value, group.on) for weight, value, group in own]
         return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *sums)
 
     def fill(self, value: Any, dtype: Any) -> PerTask[jax.Array]:
