@@ -30,9 +30,9 @@ from bilevel.hypergradients.base import Hypergradient
 from bilevel.oracles.lower import LowerResult, lower_gradients
 from bilevel.oracles.upper import Upper
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.bilevel import MovedLower
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.estimator import EstimatorSolver
+from bilevel.solvers._base.moves import MovedLower
 from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting

@@ -32,10 +32,10 @@ from bilevel._core.module import part
 from bilevel.oracles.upper import Evaluation
 from bilevel.problem.per_task import PerTask, fields_of
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.bilevel import MovedLower
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.checks import check_memory
 from bilevel.solvers._base.linear_system import LinearSystemSolver
+from bilevel.solvers._base.moves import MovedLower
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tables import Seen, Tables, full_tables, look_up_blocks
 

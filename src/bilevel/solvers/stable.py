@@ -42,12 +42,13 @@ from bilevel.rates.base import Rates
 from bilevel.rules.base import Rule
 from bilevel.sampling import All
 from bilevel.sampling.base import Sampling
-from bilevel.solvers._base.bilevel import BilevelSolver, MovedLower
+from bilevel.solvers._base.bilevel import BilevelSolver
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.checks import check_memory
 from bilevel.solvers._base.last_point import LastPoint
 from bilevel.solvers._base.linear_system import rows_of_g
 from bilevel.solvers._base.matrices import along, implicit_term, positive, seconds
+from bilevel.solvers._base.moves import MovedLower
 from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from bilevel._core.module import part
 from bilevel.oracles.lower import Replay, descend, draw_steps, first_of, steps_of
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.bilevel import MovedLower
 from bilevel.solvers._base.estimator import Alternating
+from bilevel.solvers._base.moves import MovedLower
 from bilevel.solvers._base.state import State
 
 

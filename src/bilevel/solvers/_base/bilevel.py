@@ -7,7 +7,7 @@ and writes `step(problem, state, key) -> (state, info)` in the order its paper h
 from __future__ import annotations
 
 import abc
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -27,45 +27,10 @@ from bilevel.sampling.base import Sampling
 from bilevel.solvers._base import sampled
 from bilevel.solvers._base.checks import check_options
 from bilevel.solvers._base.last_point import LastPoint
+from bilevel.solvers._base.moves import LowerRates, MovedLower, MovedWeights, MovedX
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info, State
 from bilevel.weightings.base import Weighting
-
-
-class MovedLower(NamedTuple):
-    """The lower level after its steps."""
-
-    y: PerTask[Any]
-    optimiser: PerTask[optax.OptState]
-    rate: PerTask[jax.Array]  # one per task
-    rates: RatesState
-    replay: Replay | None = None  # the steps, where they can be taken again
-
-
-class LowerRates(NamedTuple):
-    """beta of every task, and the rates' state after the curvature was followed."""
-
-    rate: PerTask[jax.Array]
-    rates: RatesState
-
-
-class MovedX(NamedTuple):
-    """x after its move."""
-
-    x: Any
-    optimiser: optax.OptState
-    rates: RatesState
-    rate: jax.Array  # alpha
-    norm: jax.Array  # of the direction
-
-
-class MovedWeights(NamedTuple):
-    """The weights after their move."""
-
-    weights: jax.Array
-    weighting: Any
-    rates: RatesState
-    rate: jax.Array  # gamma
 
 
 class BilevelSolver(Solver):

@@ -22,7 +22,8 @@ from bilevel.rates.base import Needs, Rates
 from bilevel.rules.base import Rule
 from bilevel.sampling import All
 from bilevel.sampling.base import Sampling
-from bilevel.solvers._base.bilevel import BilevelSolver, MovedLower
+from bilevel.solvers._base.bilevel import BilevelSolver
+from bilevel.solvers._base.moves import MovedLower
 from bilevel.solvers._base.state import State
 from bilevel.solvers._base.tracking import KeptPoint
 from bilevel.weightings import Average

@@ -22,8 +22,8 @@ from bilevel._core.schedules import Rate, rate_at
 from bilevel.oracles.upper import Evaluation
 from bilevel.problem.problem import Problem
 from bilevel.rates.base import RatesState
-from bilevel.solvers._base.bilevel import MovedX
 from bilevel.solvers._base.linear_system import LinearSystemSolver, residuals
+from bilevel.solvers._base.moves import MovedX
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import as_evaluation, kept, upper_oracle
 from bilevel.trackers import Momentum

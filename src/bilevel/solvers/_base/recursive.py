@@ -21,10 +21,10 @@ from bilevel._core.module import part
 from bilevel.oracles.lower import lower_gradients
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.bilevel import MovedLower
 from bilevel.solvers._base.checks import check_refresh
 from bilevel.solvers._base.last_point import LastPoint
 from bilevel.solvers._base.linear_system import LinearSystemSolver, residuals, rows_of_g
+from bilevel.solvers._base.moves import MovedLower
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import KeptPoint, UpperValue, as_evaluation, kept, upper_oracle
 from bilevel.trackers import Storm

@@ -22,9 +22,9 @@ from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
 from bilevel.oracles.upper import Upper
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.bilevel import MovedLower
 from bilevel.solvers._base.estimator import EstimatorSolver
 from bilevel.solvers._base.last_point import LastPoint
+from bilevel.solvers._base.moves import MovedLower
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import LowerPoint, as_evaluation, kept, lower_oracle, upper_oracle
 from bilevel.trackers import Storm
