@@ -145,6 +145,7 @@ def test_only_problem_vmaps_over_tasks():
     """Elsewhere a vmap is over seeds, rows, samples, directions or keys: where, this list says."""
     others = {
         "_run.loop",  # seeds
+        "_run.reading",  # steps to come
         "oracles.lower",  # samples of one task's steps, and keys of its steps
         "rates.curvature",  # two ends of a difference
         "diagnostics.sampling",  # rows of directions
