@@ -30,7 +30,7 @@ def nodes():
     """Two nodes, which listen on loopback."""
     from ray.cluster_utils import Cluster
 
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "JAX_NUM_CPU_DEVICES": "1"}
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "JAX_NUM_CPU_DEVICES": "1"}
     # Not 127.0.0.1, which Ray takes for the address of this machine in its network.
     node = {"num_cpus": 2, "object_store_memory": MEMORY}
     head = node | {"node_ip_address": "127.0.0.2", "include_dashboard": False}
