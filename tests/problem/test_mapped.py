@@ -12,6 +12,7 @@ import bilevel as bl
 from bilevel._run import reading
 from bilevel.problem import base, blocks
 from bilevel.problem.mapped import Mapped
+from bilevel.solvers._base import sampled
 
 N, DRAWN = 40, 8
 SOLVER = bl.MORBiT(0.01, 0.1, weighting=bl.weightings.SimplexAscent(1e-2), sampling=bl.sampling.Mixture(DRAWN))
@@ -87,7 +88,7 @@ def test_the_tasks_of_a_step_are_known_before_it(mapped):
     state = SOLVER.start(mapped, X, mapped.starting_y(Y, jax.random.key(0)), jax.random.key(0), jnp.asarray(10))
     for k in range(3):
         key = jax.random.fold_in(jax.random.key(1), k)
-        known = SOLVER.tasks_of_step(mapped, state, key)
+        known = sampled.tasks_of_step(SOLVER, mapped, state, key)
         np.testing.assert_array_equal(known.groups[0], SOLVER.visit(mapped, state, key)[1].tasks.groups[0])
     ahead = reading._tasks_ahead(SOLVER, mapped, state, jax.random.key(1), 2)
     np.testing.assert_array_equal(ahead.groups[0][0], known.groups[0])
@@ -103,7 +104,7 @@ def test_hints_are_of_the_rows_that_are_drawn(mapped, monkeypatch):
     ahead = reading.ReadAhead.of(SOLVER, mapped, jax.random.key(1))
     assert ahead is not None
     ahead.start(state, 2)
-    tasks = np.asarray(SOLVER.tasks_of_step(mapped, state, jax.random.fold_in(jax.random.key(1), 2)).groups[0])
+    tasks = np.asarray(sampled.tasks_of_step(SOLVER, mapped, state, jax.random.fold_in(jax.random.key(1), 2)).groups[0])
     pages = reading.pages_of(mapped)
     first = {(page.address + task * page.task_bytes, page.task_bytes) for page in pages for task in tasks.tolist()}
     assert {hint[:2] for hint in hints[: 2 * DRAWN]} == first

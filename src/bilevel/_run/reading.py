@@ -28,6 +28,7 @@ from bilevel.problem.base import BaseProblem
 from bilevel.problem.mapped import Mapped, Pages
 from bilevel.problem.sources import Source
 from bilevel.problem.task import ROLES
+from bilevel.solvers._base.sampled import tasks_of_step
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import State
 
@@ -69,10 +70,10 @@ class ReadAhead:
 
 
 @jax.jit
-def _tasks_ahead(solver: Any, problem: BaseProblem, state: State, key: jax.Array, step: Any) -> Any:
+def _tasks_ahead(solver: Any, problem: Any, state: State, key: jax.Array, step: Any) -> Any:
     """The places of the tasks of every group that the coming steps draw, if the weights do not move before."""
-    draws = lambda k: solver.tasks_of_step(problem, state, jax.random.fold_in(key, k))  # noqa: E731
-    return jax.vmap(draws)(step + jnp.arange(AHEAD, dtype=jnp.int32))
+    draws = lambda k: tasks_of_step(solver, problem, state, jax.random.fold_in(key, k))  # noqa: E731
+    return jax.lax.map(draws, step + jnp.arange(AHEAD, dtype=jnp.int32))
 
 
 def pages_of(problem: BaseProblem) -> list[Pages]:

@@ -158,10 +158,6 @@ class BilevelSolver(Solver):
             return sampled.visit(self, problem, state, key)
         return self.step(problem, state, key)
 
-    def tasks_of_step(self, problem: Problem, state: State, key: jax.Array) -> PerTask[jax.Array]:
-        """The places in their groups of the tasks that a step with this key draws."""
-        return sampled.draw(self, problem, state, state.sampling.urns, key).rows.places
-
     def is_due(self, problem: Problem, state: State) -> jax.Array:
         """Every n // (8 m) steps."""
         return sampled.due(self, problem, state)

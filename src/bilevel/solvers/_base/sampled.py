@@ -96,6 +96,11 @@ def draw(solver: BilevelSolver, problem: Problem, state: State, urns: PerTask[An
     return Seen(rows, jnp.concatenate([own.share for own in draws]))
 
 
+def tasks_of_step(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array) -> PerTask[jax.Array]:
+    """The places in their groups of the tasks that a step with this key draws."""
+    return draw(solver, problem, state, state.sampling.urns, key).rows.places
+
+
 def few(seen: Seen, state: State) -> State:
     """The state of a problem of these tasks, whose weights make its direction an estimate of that of all."""
     weights = state.sampling.counted.value[seen.rows.numbers] / seen.share
