@@ -34,6 +34,7 @@ def test_the_enclosing_ball(capsys):
     assert "x = (2.0000, 1.0000)" in known
 
 
+@pytest.mark.slow
 def test_the_plan_for_the_worst_storm_levels_those_that_bind():
     plan = example("scenario_planning").plan
     average, robust = plan(AVERAGE), plan(ROBUST)
