@@ -34,6 +34,7 @@ def test_the_enclosing_ball(capsys):
     assert "x = (2.0000, 1.0000)" in known
 
 
+@pytest.mark.slow
 def test_the_plan_for_the_worst_storm_levels_those_that_bind():
     plan = example("scenario_planning").plan
     average, robust = plan(AVERAGE), plan(ROBUST)
@@ -41,10 +42,11 @@ def test_the_plan_for_the_worst_storm_levels_those_that_bind():
     for result in (average, robust):
         assert np.all(np.asarray(result.x) >= 0)
         assert np.sum(result.x) == pytest.approx(10)
-    assert robust.worst < 0.75 * average.worst
+        assert all(np.all(np.sum(y, axis=1) < result.x) for y in result.y.values())  # nothing is overdrawn
+    assert robust.worst < 0.8 * average.worst
     assert robust.mean > average.mean  # which is what min-avg is for
     binding = np.sort(robust.losses)[-3:]  # a plan for the worst has three decisions, less one for the budget
-    np.testing.assert_allclose(binding, robust.worst, rtol=0.02)
+    np.testing.assert_allclose(binding, robust.worst, rtol=1e-3)
 
 
 @pytest.mark.slow
