@@ -146,11 +146,8 @@ def kept() -> dict[Setting, dict[str, float]]:
 
 
 def _setting(row: dict[str, str]) -> Setting:
-    kinds = Setting.__annotations__
-    return Setting(**{name: _KINDS[kinds[name]](row[name]) for name in Setting._fields})
-
-
-_KINDS = {"int": int, "float": float, "str": str}
+    counts = {name: int(row[name]) for name in ("width", "rows", "tasks", "apart", "draw")}
+    return Setting(**counts, compete=float(row["compete"]), objective=row["objective"])
 
 
 def main() -> None:

@@ -115,8 +115,8 @@ def _is_noise_that_ends(result: Result, own: Curve) -> bool:
 
     Then their average, which has less noise all along, is where they end; on a way down it lies behind.
     """
-    is_known = result.problem is not None and result.history.tasks is None
-    if not is_known or not result.problem.is_stochastic:
+    problem = result.problem
+    if problem is None or not problem.is_stochastic or result.history.tasks is not None:
         return False
     average = float(objective(result, np.asarray(result.average.losses, float)[None]).values[0])
     return average <= own.level

@@ -71,7 +71,7 @@ class Curve(NamedTuple):
         values = self.values[inside][first]
         if len(t) < 4 or np.ptp(t) < 1e-6:
             return Trend(0.0, 0.0, 0.0)
-        slope, offset, low, high = theilslopes(values, t, SURE)
+        slope, offset, low, high = np.asarray(theilslopes(values, t, SURE), float)
         common = autocorrelation(values - slope * t - offset)
         wider = np.sqrt((1 + common) / (1 - common))
         return Trend(float(-slope), float(-slope - wider * (high - slope)), float(-slope + wider * (slope - low)))

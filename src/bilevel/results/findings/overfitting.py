@@ -130,8 +130,8 @@ def _told(result: Result, role: str, other: np.ndarray, best: int | None) -> Fin
         words += "." if best else ": what x learnt is of no use on other rows."
         numbers |= {"began at step": step, "lowest": lowest}
     chosen = result.best.selection_worst
-    learnt = chosen is not None and chosen < other[0].max()  # otherwise the best is the start
-    if role == "selection" and learnt and chosen < there - 0.02 * abs(there):
+    lower = min(there - 0.02 * abs(there), float(other[0].max()))  # as otherwise the best is the start
+    if role == "selection" and chosen is not None and chosen < lower:
         remedy = f"take result.best, which selection rows have chosen (it has {chosen:.4g} there)"
         numbers["best"] = chosen
     elif role == "test":  # which are to choose nothing, not even the number of steps
