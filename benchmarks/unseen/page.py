@@ -67,9 +67,9 @@ def difference(
     return interval(np.array(pairs))
 
 
-def cell(mean: float, half: float, bold: bool = False) -> str:
-    """A number with its interval."""
-    text = f"{mean:.3f} ± {half:.3f}"
+def cell(mean: float, half: float, bold: bool = False, sign: str = "") -> str:
+    """A number with its interval, which takes two draws."""
+    text = f"{mean:{sign}.3f}" + ("" if np.isnan(half) else f" ± {half:.3f}")
     return f"**{text}**" if bold else text
 
 
@@ -95,7 +95,7 @@ def against(records: Records, problems: list[str], methods: list[str], one: str,
     for other in (m for m in methods if m != one):
         found = [difference(records, p, one, other, whole_draws(records, p, methods), value) for p in problems]
         lower, higher = (sum(sign * mean > half for mean, half in found) for sign in (-1, 1))
-        cells = " | ".join(f"{mean:+.3f} ± {half:.3f}" for mean, half in found)
+        cells = " | ".join(cell(mean, half, sign="+") for mean, half in found)
         lines.append(f"| {other} | {cells} | {lower} | {higher} |")
     return lines
 
@@ -144,9 +144,7 @@ def main() -> None:
 
     records = read()
     methods = [m for m in METHODS if any((p, m) in records for p in STUDIED)]
-    problems = [
-        p for p in STUDIED if all(records.get((p, m)) for m in methods) and len(whole_draws(records, p, methods)) > 1
-    ]
+    problems = [p for p in STUDIED if all(records.get((p, m)) for m in methods) and whole_draws(records, p, methods)]
     draws = {p: len(whole_draws(records, p, methods)) for p in problems}
     text = (HERE / "head.md").read_text().replace("DRAWS", ", ".join(f"{p} {n}" for p, n in draws.items()))
     sections = [

@@ -66,7 +66,7 @@ def main() -> None:
     print(f"{len(left)} of {len(every)} fits to make, about {len(left) * each / 60:.0f} minutes.", flush=True)
     begin, draw, last = time.monotonic(), None, None
     with given.records.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         if not old:
             writer.writeheader()
         for problem, number, method in left:

@@ -54,7 +54,7 @@ class Pooled(NamedTuple):
 
     def _some(self, chosen: np.ndarray) -> Rows:
         numbers = np.flatnonzero(chosen)
-        return self.rows.take(numbers[:: -(-len(numbers) // MOST)])
+        return self.rows.take(numbers[:: max(1, -(-len(numbers) // MOST))])
 
 
 def plain(features: int, penalty: float) -> np.ndarray:

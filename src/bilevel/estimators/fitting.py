@@ -150,7 +150,7 @@ class Fitting(abc.ABC):
         weights, factors = learnt.weights, self._factors
         if pooled is not None:
             reached = np.asarray(learnt.x["centre"], np.float64)[np.append(self.shared_.used, -1)]
-            pooled = pooled._replace(centre=reached[:, : pooled.centre.shape[1]])
+            pooled = pooled._replace(centre=reached[:, : pooled.known.shape[1]])
             self.centre_ = pooled.fitted(self, rows.part != PARTS.index("selection")).centre
             factors = CENTRED
         first = self.penalty_

@@ -147,7 +147,8 @@ class Learner:
             callback=best,
             progress=settings.progress,
         )
-        if float(np.mean(result.history.selection[0])) <= best.lowest:  # which no callback sees
+        selection: Any = result.history.selection  # there always is one
+        if float(np.mean(selection[0])) <= best.lowest:  # that of the start, which no callback sees
             best = dataclasses.replace(best, x=jax.device_get(x), weights=result.history.weights[0])
         # A model does not hold the rows that it was fitted on.
         result = dataclasses.replace(result, problem=None, solver=repr(solver), stored=Stored.of(result))
@@ -200,7 +201,11 @@ class Learner:
 
 def rule(rate: Any) -> optax.GradientTransformation:
     """Adam, ten times as fast for the logarithms of strengths: they have far to go, and few steps."""
-    return optax.chain(optax.adam(rate), optax.stateless(lambda moves, _: moves | {"penalty": 10 * moves["penalty"]}))
+
+    def faster(moves: Any, _: Any) -> Any:
+        return moves | {"penalty": 10 * moves["penalty"]}
+
+    return optax.chain(optax.adam(rate), optax.stateless(faster))
 
 
 def with_rate(weighting: Weighting, rate: Any) -> Weighting:

@@ -109,7 +109,7 @@ def _several(
         y = centre + z / root
         scores = features @ y[:-1].astype(features.dtype) + y[-1]
         scores = scores if known is None else np.where(known, scores, HIDDEN)
-        whole = logsumexp(scores, axis=1)
+        whole = np.asarray(logsumexp(scores, axis=1))
         residual = share[:, None] * (np.exp(scores - whole[:, None]) - right)
         along = np.sum(u * z)
         slope = np.vstack([features.T @ residual.astype(features.dtype), residual.sum(axis=0)]) / root
