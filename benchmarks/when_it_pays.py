@@ -11,8 +11,8 @@ and a head of its own (y_i); x is fitted to validation rows, and the iterate is 
 
 Reported of each run: the worst and the mean loss on 500 test rows a task, and the worst regret there, which is the
 loss above the variance of the noise. The baselines that `Regret` is given are losses on selection rows of one ridge
-regression a task: no knowledge of how the tasks were drawn. All runs with as many rows and tasks share two compiled
-programs. One line a run in benchmarks/records/when_it_pays.csv; what is there is not run again.
+regression a task: no knowledge of how the tasks were drawn. All runs of one shape share
+two compiled programs. One line a run in benchmarks/records/when_it_pays.csv; what is there is not run again.
 
     python benchmarks/when_it_pays.py            # says first how long it takes
     python docs/make_when_it_pays.py             # the page and the figure, from the records
@@ -37,10 +37,10 @@ from bilevel.weightings import Average, Regret
 RECORDS = Path(__file__).parent / "records" / "when_it_pays.csv"
 WIDTHS, ROWS, APART, COMPETE, TASKS = (2, 4, 8), (20, 100), (0, 1), (0.0, 0.5, 1.0), (4, 12)
 OBJECTIVES = ("average", "loss", "regret")
-DRAWS, STEPS, INPUTS, NEEDED, TEST = 4, 1000, 10, 4, 500
+DRAWS, STEPS, INPUTS, NEEDED, TEST = 4, 1500, 10, 4, 500
 QUIET, LOUD = 0.3, 1.0  # standard deviations of noise; a signal's is about 1
 RIDGE = 1e-3
-SECONDS = 0.7  # a run, with its share of compiling
+SECONDS = 0.5  # a run, with its share of compiling
 NUMBERS = ("worst", "mean", "regret")  # on test rows
 
 
@@ -96,7 +96,7 @@ def drawn(setting: Setting) -> Drawn:
         head *= np.sqrt(NEEDED) / np.linalg.norm(head)
         parts = [_rows(rng, own, head, deviation, count) for count in (*[setting.rows] * 3, TEST)]
         train, validation, selection, test = parts
-        start = np.zeros(WIDTHS[-1], "f4")
+        start = np.zeros(setting.width, "f4")
         tasks.append(bl.Task(train, validation, test, selection=selection, name=f"{i}", y=start))
         noise.append(deviation**2)
     return Drawn(tasks, np.array(noise))
@@ -122,8 +122,7 @@ def alone(task: bl.Task) -> float:
 def run(setting: Setting) -> dict[str, float]:
     """Worst loss, mean loss and worst regret on test rows."""
     tasks, noise = drawn(setting)
-    x = 0.5 * np.random.default_rng(setting.draw).normal(size=(INPUTS, WIDTHS[-1])).astype("f4")
-    x[:, setting.width :] = 0  # and so they stay, as neither these features nor their heads have a gradient
+    x = 0.5 * np.random.default_rng(setting.draw).normal(size=(INPUTS, setting.width)).astype("f4")
     if setting.objective == "average":
         weighting = Average()
     else:  # with baselines 0, regrets are losses: one program for both
