@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import numpy as np
@@ -44,7 +44,7 @@ class Mapped(Arrays):
         return Arrays(jax.tree.map(lambda leaf: leaf[index], self.data), self.length)
 
 
-def is_mapped(array: Any) -> bool:
+def is_mapped(array: Any) -> TypeGuard[np.ndarray]:
     """Whether an array lies in a mapped file, also as a view.
 
     >>> is_mapped(np.zeros(3))
