@@ -71,7 +71,7 @@ def worker(shape: str, solver: str, out: str, *devices: str) -> None:
     import bilevel as bl
 
     if len(devices) == 2:
-        bl.distributed.start(devices[0], 2, int(devices[1]), timeout=300)
+        bl.distributed.start(devices[0], 2, int(devices[1]), timeout=300, heartbeat=100)
     import jax
 
     jax.config.update("jax_enable_x64", True)
