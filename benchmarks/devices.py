@@ -28,7 +28,7 @@ import numpy as np
 SOLVERS = ("MORBiT", "Tandem", "SABA", "STABLE")
 RATES = {"fashion": (0.05, 0.01, 0.3), "letter": (0.01, 0.05, 0.1)}  # of x, y and the weights
 STEPS, TASKS = 2000, 5
-TIMED_STEPS, ROUNDS = 60, 5
+TIMED_STEPS, ROUNDS = 20, 4
 
 
 def ready(shape: str, tasks: int, width: int) -> Any:
@@ -71,7 +71,7 @@ def worker(shape: str, solver: str, out: str, *devices: str) -> None:
     import bilevel as bl
 
     if len(devices) == 2:
-        bl.distributed.start(devices[0], 2, int(devices[1]), timeout=300)
+        bl.distributed.start(devices[0], 2, int(devices[1]), timeout=300, heartbeat=100)
     import jax
 
     jax.config.update("jax_enable_x64", True)
