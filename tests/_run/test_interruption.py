@@ -154,7 +154,7 @@ def test_a_run_in_another_thread_is_kept_too(tmp_path):
 
 def test_a_deadline_stops_a_run_that_then_goes_on(tmp_path, monkeypatch):
     near = []
-    monkeypatch.setattr(Deadline, "is_within", lambda self, seconds: len(near) > 2 or near.append(seconds))
+    monkeypatch.setattr(Deadline, "is_within", lambda self, seconds: len(near) > 2 or bool(near.append(seconds)))
     result = solve(checkpoint=tmp_path, seconds=500)
     assert result.status == "stopped early"
     assert (
@@ -170,7 +170,7 @@ def test_a_deadline_stops_a_run_that_then_goes_on(tmp_path, monkeypatch):
 def test_a_deadline_leaves_time_for_a_call_and_for_writing(tmp_path, monkeypatch):
     """Of which compiling is no part: it happens once. Here every evaluation is said to have compiled for long."""
     near, long, event = [], 10_000.0, sorted(compile_clock.EVENTS)[0]
-    monkeypatch.setattr(Deadline, "is_within", lambda self, seconds: near.append(seconds))
+    monkeypatch.setattr(Deadline, "is_within", lambda self, seconds: bool(near.append(seconds)))
     solve(
         checkpoint=tmp_path,
         seconds=500,

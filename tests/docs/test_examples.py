@@ -61,10 +61,16 @@ def test_a_solver_of_ones_own_conforms_and_comes_near_the_solution(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["digits", "letter_hyperparameters"])
-def test_the_worst_pair_does_better_on_test_rows(name):
-    average, robust = (np.asarray(result.best.test_losses) for result in example(name).compare().values())
-    assert robust.max() < average.max()
+def test_the_worst_pair_of_digits_does_better_on_test_images():
+    average, robust = (losses.max(axis=1).mean() for losses in example("digits").compare().values())
+    assert robust < 0.9 * average
+
+
+@pytest.mark.slow
+def test_the_worst_pair_of_letters_does_better_where_x_is_fitted_and_no_worse_elsewhere():
+    average, robust = example("letter_hyperparameters").compare().values()
+    assert np.all(robust["worst, validation"] < average["worst, validation"])
+    assert abs(np.mean(robust["worst, test"] - average["worst, test"])) < 0.03
 
 
 @pytest.mark.slow

@@ -11,8 +11,7 @@ At the end of (4) u and d are exact at (x^{k+1}, y^{k+1}) up to sampling, and wi
 every k and period. Public code takes both ends of (3) at the new x, so that the move of x is never accounted for and
 the estimates drift until the next refresh.
 
-Published for one task without constraint: O~(eps^-1.5) samples (constants from memory). Constraint, several tasks and
-weights are our extension, without a theorem.
+Published for one task without constraint: O~(eps^-1.5) samples (constants from memory). All else is our extension.
 
 Reference: Yang, Ji, Liang, "Provably faster algorithms for bilevel optimization", NeurIPS 2021.
 """
