@@ -63,13 +63,16 @@ class Effect(NamedTuple):
 
 
 def effect(records: Records, objective: str, number: str, chosen: Chosen) -> Effect:
-    """Of min-max against min-avg on the same draws: the mean logarithm of the ratio, as a change in per cent."""
-    logs = [
-        np.log(own[number] / records[setting._replace(objective="average")][number])
-        for setting, own in records.items()
-        if setting.objective == objective and chosen(setting)
-    ]
-    of = interval(np.array(logs))
+    """Of min-max against min-avg on the same draws: the mean logarithm of the ratio, as a change in per cent.
+
+    Settings that share their rows (one draw of as many tasks) are averaged first: the interval is over draws.
+    """
+    logs: dict[tuple[int, ...], list[float]] = {}
+    for setting, own in records.items():
+        if setting.objective == objective and chosen(setting):
+            usual = records[setting._replace(objective="average")]
+            logs.setdefault((setting.draw, setting.rows, setting.tasks), []).append(np.log(own[number] / usual[number]))
+    of = interval(np.array([np.mean(shared) for shared in logs.values()]))
     low, middle, high = (100 * np.expm1(v) for v in (of.low, of.mean, of.high))
     return Effect(of._replace(mean=float(middle), low=float(low), high=float(high)))
 
@@ -116,32 +119,34 @@ def _as_setting(own: dict[str, object]) -> study.Setting:
     return study.Setting(tasks=0, draw=0, objective="", **own)  # type: ignore[arg-type]
 
 
+def is_narrow(setting: study.Setting) -> bool:
+    """Whether x has fewer features than the tasks need, all together."""
+    return setting.width < study.NEEDED * (2 if setting.compete else 1)
+
+
 def fields(records: Records) -> dict[str, str]:
     """All figures of the text."""
-    narrow, roomy = is_at(width=study.NEEDED, compete=1.0, apart=0), is_at(width=study.WIDTHS[-1], compete=0.0, apart=0)
+    few, many = study.ROWS[0], study.ROWS[-1]
     noisy = is_at(apart=1)
     said = {
-        "pays": effect(records, "loss", "worst", narrow),
-        "pays_regret": effect(records, "regret", "regret", narrow),
-        "harms": effect(records, "loss", "worst", roomy),
+        "pays": effect(records, "loss", "worst", lambda s: is_narrow(s) and s.rows == many),
+        "narrow_few": effect(records, "loss", "worst", lambda s: is_narrow(s) and s.rows == few),
+        "harms": effect(records, "loss", "worst", lambda s: not is_narrow(s) and s.rows == many),
+        "harms_few": effect(records, "loss", "worst", lambda s: not is_narrow(s) and s.rows == few),
+        "pays_regret": effect(records, "regret", "regret", lambda s: is_narrow(s) and s.rows == many),
         "harms_mean": effect(records, "loss", "mean", is_at()),
         "noisy_loss": effect(records, "loss", "regret", noisy),
         "noisy_regret": effect(records, "regret", "regret", noisy),
-        "few": effect(records, "loss", "worst", is_at(rows=study.ROWS[0])),
-        "many": effect(records, "loss", "worst", is_at(rows=study.ROWS[-1])),
     }
     return {name: f"{own} %" for name, own in said.items()} | {
         "table": table(records),
         "cells_loss": counted(records, "loss", "worst", is_at()),
         "cells_regret": counted(records, "regret", "regret", is_at()),
-        "cells_few": counted(records, "loss", "worst", lambda s: s.rows == study.ROWS[0]),
-        "cells_many": counted(records, "loss", "worst", lambda s: s.rows == study.ROWS[-1]),
         "runs": f"{len(records):,}",
-        "draws": str(study.DRAWS),
+        "draws": str(len({setting.draw for setting in records})),
         "few_rows": str(study.ROWS[0]),
         "many_rows": str(study.ROWS[-1]),
         "needed": str(study.NEEDED),
-        "wide": str(study.WIDTHS[-1]),
         "widths": _listed(study.WIDTHS),
         "rows": _listed(study.ROWS),
         "tasks": _listed(study.TASKS),
