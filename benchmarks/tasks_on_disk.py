@@ -75,27 +75,29 @@ def problem(arrays: list[np.ndarray]) -> bl.Problem:
 
 
 def one(folder: Path, where: str, steps: int, stop: int, kept: str) -> None:
-    """One run; what it prints is steps a second, seconds before the first and after the last one, MB, and x."""
+    """One run: prints steps a second, processor ms a step, seconds before and after the steps, MB, worst loss, x."""
     began = time.perf_counter()
     arrays = [np.load(folder / name, mmap_mode="r" if where == "disk" else None) for name in FILES]
-    seen: list[tuple[float, int]] = []
+    seen: list[tuple[float, float, int]] = []
 
     def callback(row: dict) -> None:
-        seen.append((time.perf_counter(), row["step"]))
+        seen.append((time.perf_counter(), time.process_time(), row["step"]))
         if row["step"] >= stop < steps:
             raise InterruptedError  # so that the run is gone on with later
 
     x = jnp.asarray(np.random.default_rng(1).normal(size=(FEATURES, INNER)) / 10, jnp.float32)
-    options = {"checkpoint": kept, "resume": True} if kept else {}
+    options: dict = {"checkpoint": kept, "resume": True} if kept else {}
     solver = bl.MORBiT(0.01, 0.05, bl.hypergradients.Tracked(0.05), bl.weightings.SimplexAscent(1e-7))
     solver = solver.replace(sampling=bl.sampling.Mixture(DRAWN))
-    y = jnp.zeros(INNER)
-    result = bl.solve(problem(arrays), solver, x, y, steps=steps, progress=False, callback=callback, **options)
-    rate = (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
+    options |= {"callback": callback, "every": steps // 10}  # an evaluation reads 1,024 tasks
+    result = bl.solve(problem(arrays), solver, x, jnp.zeros(INNER), steps=steps, progress=False, **options)
+    (first, used_first, step), (last, used_last, last_step) = seen[0], seen[-1]
+    rate, used = (last_step - step) / (last - first), 1000 * (used_last - used_first) / (last_step - step)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     peak = int(status["VmHWM"].split()[0]) / 1024
-    ends = seen[0][0] - began, time.perf_counter() - seen[-1][0]
-    print(rate, *ends, peak, result.worst, np.asarray(result.x).tobytes().hex())
+    print(
+        rate, used, first - began, time.perf_counter() - last, peak, result.worst, np.asarray(result.x).tobytes().hex()
+    )
 
 
 def run(folder: Path, where: str, steps: int, stop: int | None = None, kept: str = "") -> list[str]:
@@ -114,7 +116,8 @@ def main(folder: Path, tasks: int, steps: int) -> None:
     write(folder, tasks)
     size = sum((folder / name).stat().st_size for name in FILES)
     print(f"{tasks} tasks, {size / 1e9:.1f} GB, written in {time.perf_counter() - began:.0f} s; {DRAWN} in a step")
-    print(f"{'':<16}{'steps a s':>10}{'ratio':>8}{'before s':>10}{'after s':>9}{'peak MB':>9}   worst")
+    speeds = f"{'steps a s':>10}{'ratio':>7}{'cpu ms':>8}{'ratio':>7}"
+    print(f"{'':<12}{speeds}{'before s':>9}{'after s':>9}{'peak MB':>8}  worst")
     found: dict[str, list[str]] = {}
     try:
         for name, where, is_warm in (
@@ -124,12 +127,10 @@ def main(folder: Path, tasks: int, steps: int) -> None:
         ):
             warm(folder, is_warm)
             found[name] = run(folder, where, steps)
-            rate, before, after, peak, worst = map(float, found[name][:-1])
-            ratio = rate / float(found["memory"][0])
-            print(
-                f"{name:<16}{rate:>10.1f}{ratio:>8.2f}{before:>10.1f}{after:>9.1f}{peak:>9.0f}   {worst:.4f}",
-                flush=True,
-            )
+            rate, used, before, after, peak, worst = map(float, found[name][:-1])
+            base, used_base = map(float, found["memory"][:2])
+            speed = f"{rate:>10.1f}{rate / base:>7.2f}{used:>8.2f}{used_base / used:>7.2f}"
+            print(f"{name:<12}{speed}{before:>9.1f}{after:>9.1f}{peak:>8.0f}  {worst:.4f}", flush=True)
         kept = str(folder / "run")
         run(folder, "disk", steps, steps // 2, kept)
         same = run(folder, "disk", steps, None, kept)[-1] == found["disk, warm"][-1]
