@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from bilevel.results.findings.overfitting import ADVICE
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -22,6 +24,22 @@ def test_the_page_is_what_the_script_makes(make):
     records = make.whole(make.study.kept())
     assert make.PAGE.read_text() == make.page(records)
     assert make.FIGURE.exists()
+
+
+def test_the_advice_of_summaries_rests_on_it(make):
+    """What a summary says beside overfitting holds of the records, with whole intervals."""
+    few, many = make.study.ROWS
+    assert f"with {few} rows a task" in ADVICE
+    assert f"and with {many} only where x was too narrow" in ADVICE
+    records = make.whole(make.study.kept())
+    changes = {
+        (count, narrow): make.effect(
+            records, "loss", "worst", lambda s, c=count, n=narrow: s.rows == c and make.is_narrow(s) == n
+        )
+        for count in (few, many)
+        for narrow in (False, True)
+    }
+    assert [key for key, own in changes.items() if own.helps] == [(many, True)]
 
 
 def test_the_head_has_no_figure_of_its_own(make):

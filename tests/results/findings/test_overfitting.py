@@ -39,6 +39,12 @@ def test_the_step_at_which_it_began(turn, role):
         assert "bl.split" in str(found)
 
 
+def test_where_weights_move_min_avg_is_what_to_compare_with():
+    moving = np.stack([0.1 + 0.01 * T, *[(0.9 - 0.01 * T) / 7] * 7], axis=1)
+    assert "bl.weightings.Average()" in str(made(SEEN, moving, test=turning(9)).findings[0])
+    assert "bl.weightings.Average()" not in str(made(SEEN, test=turning(9)).findings[0])
+
+
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 def test_a_loss_that_stays_far_above_without_rising(scale):
     """Eight tasks of eight are worse on other rows, which has a chance of 1 / 256."""
