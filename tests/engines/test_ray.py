@@ -50,12 +50,12 @@ def train(folder, slow):
 
     def call():
         os.environ["JOB_SLOW"] = str(slow)
-        sys.argv = ["job", str(folder)]
         import job
 
+        job.jax.config.update("jax_enable_x64", True)
         rank = job.jax.process_index()
         (Path(folder) / f"pid-{rank}").write_text(str(os.getpid()))
-        result = job.train()
+        result = job.train(Path(folder))
         return np.concatenate([np.ravel(result.x), result.weights])
 
     return call

@@ -8,8 +8,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from bilevel._run.peers import Peers
+if TYPE_CHECKING:  # commands that need no JAX know what SIGTERM ends with
+    from bilevel._run.peers import Peers
 
 LOGGER = logging.getLogger("bilevel")
 TERMINATED = 128 + signal.SIGTERM  # the exit code, as shells have it
