@@ -26,6 +26,7 @@ def test_the_readme_has_a_line_for_every_example():
     assert sorted(linked) == sorted(path.stem for path in EXAMPLES.glob("*.py"))
 
 
+@pytest.mark.slow
 def test_the_enclosing_ball(capsys):
     example("enclosing_ball").main()
     average, robust, known = capsys.readouterr().out.splitlines()

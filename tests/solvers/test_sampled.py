@@ -61,7 +61,7 @@ def test_drawing_all_tasks_is_seeing_all_tasks(name):
 def test_only_drawn_tasks_move(name):
     example = make(Setting(), jnp.float64)
     solver = SOLVERS[name].replace(sampling=bl.sampling.Uniform(3))
-    state = solver.start(*example, jax.random.key(0), jnp.asarray(10))
+    state = jax.jit(solver.start)(*example, jax.random.key(0), jnp.asarray(10))
     after, info = jax.jit(solver.advance)(example.problem, state, jax.random.key(1))
     rows = Rows.of(example.problem, info.tasks)
     for half in ("y", "v", "memory", "lower"):
@@ -110,7 +110,7 @@ def test_a_step_of_x_and_of_weights_is_unbiased():
     solver = bl.MORBiT(0.1, 0.3, bl.hypergradients.Exact(), weighting)
     y = PerTask((jnp.asarray(np.random.default_rng(1).normal(size=(5, 2))),))
     args = (jax.random.key(0), jnp.asarray(10))
-    wanted, _ = solver.advance(problem, solver.start(problem, x, y, *args), jax.random.key(1))
+    wanted, _ = jax.jit(solver.advance)(problem, jax.jit(solver.start)(problem, x, y, *args), jax.random.key(1))
 
     def step(index):
         own = solver.replace(sampling=These(2, index))
@@ -144,7 +144,7 @@ def test_a_direction_that_is_followed_by_differences_is_unbiased(name):
 
     drawing = lambda index: solver.replace(sampling=These(2, index))  # noqa: E731
     advance = jax.jit(lambda index, state, key: drawing(index).advance(problem, state, key)[0])
-    first = drawing(jnp.array([0, 3])).start(problem, x, y, jax.random.key(0), jnp.asarray(10))
+    first = jax.jit(drawing(jnp.array([0, 3])).start)(problem, x, y, jax.random.key(0), jnp.asarray(10))
     then = advance(jnp.array([0, 3]), first, jax.random.key(1))
     memory = then.memory.upper.value if name == "MRBO" else then.memory.value.upper
     old, new = (np.asarray(s.weights) @ directions(s) for s in (first, then))
@@ -158,7 +158,7 @@ def test_weights_move_every_so_many_steps_by_what_was_seen():
     problem, x = quadratics(200)
     solver = bl.MORBiT(0.1, 0.3, weighting=bl.weightings.SimplexAscent(1e-3), sampling=bl.sampling.Mixture(8))
     assert sampled.steps_between(solver, problem) == 3
-    state = solver.start(problem, x, PerTask((jnp.zeros((200, 2)),)), jax.random.key(0), jnp.asarray(10))
+    state = jax.jit(solver.start)(problem, x, PerTask((jnp.zeros((200, 2)),)), jax.random.key(0), jnp.asarray(10))
     weights = [state.weights]
     step = jax.jit(solver.advance)
     for k in range(6):
