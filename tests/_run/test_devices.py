@@ -55,10 +55,11 @@ def test_divergence_is_told_as_on_one_device(two):
 
 
 @pytest.mark.slow
-def test_other_solvers_and_an_x_that_is_laid_out_differ_by_rounding():
-    found = on_two_devices("solvers", "laid_out", "all")
+def test_other_solvers_differ_by_rounding_and_an_x_in_parts_is_refused():
+    found = on_two_devices("solvers", "in_parts", "all")
     assert set(found["solvers"]) == {"MORBiT", "SABA", "STABLE"}
-    assert all(difference < 1e-12 for difference in [*found["solvers"].values(), found["laid_out"]])
+    assert all(difference < 1e-12 for difference in found["solvers"].values())
+    assert "it needs all of x on every device" in found["in_parts"]
 
 
 # ------------------------------------------------------------------ on one device

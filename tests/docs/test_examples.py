@@ -64,7 +64,7 @@ def test_a_solver_of_ones_own_conforms_and_comes_near_the_solution(capsys):
 @pytest.mark.slow
 def test_the_worst_pair_of_digits_does_better_on_test_images():
     average, robust = (losses.max(axis=1).mean() for losses in example("digits").compare().values())
-    assert robust < 0.9 * average
+    assert robust < average
 
 
 @pytest.mark.slow

@@ -22,13 +22,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 from bilevel._core import values
-from bilevel._run.averaging import Variables
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.group import Group
 from bilevel.problem.on_devices import AXIS, Placement
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.task import ROLES
-from bilevel.solvers._base.state import State
 
 Device = Any  # jax.Device, which is no type to checkers
 Devices = int | Sequence[Device] | Mesh
@@ -49,12 +47,10 @@ class Layout:
     Args:
         mesh: the devices, with an axis "tasks".
         sizes: how many tasks each group of the problem has.
-        x: how each leaf of x is laid out; empty = all of it is on every device.
     """
 
     mesh: Mesh
     sizes: tuple[int, ...]
-    x: tuple[Spec, ...] = ()
 
     @classmethod
     def of(cls, devices: Devices | None, problem: BaseProblem, x: Any) -> Layout | None:
@@ -68,8 +64,9 @@ class Layout:
                 f"solve(devices=...) got {mesh.shape[AXIS]} devices for {problem.counted}, of which the largest has "
                 f"{max(sizes)}: it needs at most as many devices, as they share the like tasks of a group."
             )
-        specs = tuple(_spec(leaf, mesh) for leaf in jax.tree.leaves(x))
-        return cls(mesh, sizes, specs if any(spec != Spec() for spec in specs) else ())
+        if any(_is_cut(leaf) for leaf in jax.tree.leaves(x)):
+            raise ValueError("solve(x=...) got an x in parts on several devices: it needs all of x on every device.")
+        return cls(mesh, sizes)
 
     @property
     def devices(self) -> int:
@@ -108,10 +105,8 @@ class Layout:
         return jax.tree.map(node, tree, is_leaf=_is_per_task)
 
     def spread_x(self, x: Any) -> Any:
-        """x on its devices."""
-        leaves, structure = jax.tree.flatten(x)
-        specs = self.x or (Spec(),) * len(leaves)
-        return jax.tree.unflatten(structure, map(self._put, leaves, specs))
+        """x, all of it on every device."""
+        return self._put(x, Spec())
 
     def constrained(self, tree: Any) -> Any:
         """The same in its place, under `jit`: what the compiler is told of the values between two steps."""
@@ -124,16 +119,9 @@ class Layout:
                 parts = [part for parts in self.stretches for part in parts]
                 own = zip(value, parts, strict=True)
                 return PerTask(tuple(jax.tree.map(lambda a, p=part: told(a, _spec_of(p)), v) for v, part in own))
-            if not self.x:
-                return told(value, Spec())
-            if not isinstance(value, (State, Variables)):  # an optimiser, say: it follows x
-                return value
-            leaves, structure = jax.tree.flatten(value.x)
-            x = jax.tree.unflatten(structure, map(told, leaves, self.x))
-            return jax.tree.map(node, value._replace(x=None), is_leaf=_is_per_task)._replace(x=x)
+            return told(value, Spec())
 
-        whole = _is_per_task if not self.x else lambda n: isinstance(n, (PerTask, State, Variables))
-        return jax.tree.map(node, tree, is_leaf=whole)
+        return jax.tree.map(node, tree, is_leaf=_is_per_task)
 
     def laid_out(self, tree: Any) -> Any:
         """`constrained`, compiled."""
@@ -226,10 +214,8 @@ def _mesh_of(leaf: jax.Array) -> Mesh:
     return leaf.sharding.mesh  # type: ignore[return-value]
 
 
-def _spec(leaf: Any, mesh: Mesh) -> Spec:
-    """How a leaf of x was laid out by its user, where it was, on these devices."""
-    sharding = getattr(leaf, "sharding", None)
-    return sharding.spec if isinstance(sharding, NamedSharding) and sharding.mesh == mesh else Spec()
+def _is_cut(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and not leaf.is_fully_replicated
 
 
 # ------------------------------------------------------------------ what a user gives
