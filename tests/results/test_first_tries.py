@@ -42,7 +42,7 @@ def test_overfitting_is_what_is_said_of_few_rows(tries, name):
 def test_selection_rows_choose_an_iterate_that_is_better_on_test_rows(tries, name):
     result = tries(name, 0, True)
     assert result.best_by == "selection"
-    assert result.best.test_worst < 0.9 * result.last.test_worst
+    assert result.best.test_worst < 0.95 * result.last.test_worst
     words = "what x learnt is of no use on other rows" if name == "clinics" else "Take result.best"
     assert words in str(result.findings[0])
 

@@ -52,11 +52,11 @@ def test_a_loss_that_stays_far_above_without_rising(scale):
     assert kinds(made(scale * SEEN, selection=scale * far)) == ["overfitting"]
 
 
-@pytest.mark.parametrize(("worse", "beyond"), [(7, False), (8, True)])
-def test_chance_is_that_of_coins(worse, beyond):
-    """Seven of eight coins or more show heads in 9 of 256 throws, all eight in one: 0.035 and 0.004."""
-    gaps = np.where(np.arange(8) < worse, 1.0, -0.1)
-    assert _beyond_noise(np.ones(8), 1 + gaps, (None, None)) == beyond
+@pytest.mark.parametrize(("better", "beyond"), [((), True), ((1,), True), ((3,), False), ((1, 2, 3), False)])
+def test_chance_is_that_of_signed_ranks(better, beyond):
+    """Of 256 ways to sign the ranks 1 to 8, one has none below 0, two a sum of at most 1 there, five of at most 3."""
+    gaps = np.array([-k if k in better else k for k in range(1, 9)], float)
+    assert _beyond_noise(np.full(8, 10.0), 10 + gaps, (None, None)) == beyond
 
 
 def test_as_many_better_as_worse_is_chance():

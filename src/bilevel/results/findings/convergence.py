@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bilevel.results.findings.curve import Curve, curve, end_of, lowest_of, middle_of_three, noise_of, objective
+from bilevel.results.findings.curve import Curve, curve, end_of, lowest_of, middle_of_three, noise_of
 from bilevel.results.findings.finding import Finding, finding
 from bilevel.results.findings.overfitting import held_out
 
@@ -20,6 +20,7 @@ LEAST = 0.05  # this share of the loss, or of all that was gained since the star
 ROUNDING = 1e-6  # of the loss
 ELSEWHERE = 0.1  # of a fall: where other rows see less of it, it is no gain
 MOVING = 0.1  # a curve has not settled where its last half is as wide as this share of the loss, and of all it gained
+FEW = 6  # evaluations, of which no trend is told
 BEFORE = 16  # evaluations, by which the noise at one of them is measured: after it, it may be what has grown
 NOISY = 0.05  # a curve is noisy where its noise is this share of the loss, and `OF_GAIN` of the gain
 
@@ -113,13 +114,18 @@ def _steps_become_short(result: Result) -> bool:
 def _is_noise_that_ends(result: Result, own: Curve) -> bool:
     """Whether the loss falls as steps become short, and with them the noise of the iterates, but these go nowhere.
 
-    Then their average, which has less noise all along, is where they end; on a way down it lies behind.
+    Then it did not fall before, while steps were long; the first third of that time is the way from the start.
     """
-    problem = result.problem
-    if problem is None or not problem.is_stochastic or result.history.tasks is not None:
+    if not _steps_become_short(result):
         return False
-    average = float(objective(result, np.asarray(result.average.losses, float)[None]).values[0])
-    return average <= own.level
+    rates = np.asarray(result.history.upper_rate, float)
+    long = np.flatnonzero(rates >= np.nanmax(rates) / 2)
+    long = long[len(long) // 3 :]
+    if len(long) < FEW:
+        return False
+    steps = np.asarray(result.history.step, float)[long]
+    before = Curve(own.name, own.values[long], (steps - steps[0]) / np.ptp(steps))
+    return before.trend(0.0).low <= 0
 
 
 def _matters(ahead: Forecast, own: Curve) -> bool:

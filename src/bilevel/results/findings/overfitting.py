@@ -73,13 +73,16 @@ def _is_far(seen: np.ndarray, other: np.ndarray) -> bool:
 def _beyond_noise(seen: np.ndarray, other: np.ndarray, rows: tuple[np.ndarray | None, np.ndarray | None]) -> bool:
     """Whether rows alone would hardly make such a gap: too many tasks have one, or its error is small.
 
-    Tasks have rows of their own, so that without overfitting as many are better on other rows as are worse.
+    Tasks have rows of their own, so that without overfitting as many are better on other rows as are worse, and by as
+    much.
+
+    Reference: Wilcoxon, "Individual comparisons by ranking methods", 1945.
     """
-    from scipy.special import bdtrc  # here, as importing bilevel is to stay fast
+    from scipy.stats import wilcoxon  # here, as importing bilevel is to stay fast
 
     gaps = other - seen
-    chance = bdtrc(np.sum(gaps > 0) - 1.0, len(gaps), 0.5)  # of as many, or more, by tossing coins
-    if chance < CHANCE and gaps.mean() > 0:
+    some = gaps[gaps != 0]
+    if len(some) and wilcoxon(some, alternative="greater").pvalue < CHANCE:  # by signs and sizes
         return True
     if rows[0] is None or rows[1] is None:
         return False
