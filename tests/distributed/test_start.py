@@ -2,11 +2,15 @@
 
 import os
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import bilevel as bl
 from bilevel.distributed.launched import launch
+from bilevel.distributed.meeting import meet
+from clusters import free_port, wait_for
 
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}
@@ -75,3 +79,55 @@ def test_a_process_that_is_alone_needs_nothing(alone):
     bl.distributed.start()
     bl.distributed.start("127.0.0.1:9000", processes=1, process=0)
     assert dict(os.environ) == before
+
+
+# ------------------------------------------------------------------ the meeting
+
+
+def met(processes, *numbers, said=None, seconds=10):
+    """What becomes of processes of these numbers that meet; `said` is how many each believes they are."""
+    port = free_port()
+    with ThreadPoolExecutor(len(numbers)) as pool:
+        calls = [
+            pool.submit(meet, "127.0.0.1", port, processes if said is None or i == 0 else said, i, seconds)
+            for i in numbers
+        ]
+        return [call.exception() for call in calls]
+
+
+def test_processes_that_all_come_go_on():
+    assert met(3, 2, 0, 1) == [None, None, None]
+
+
+def test_a_process_that_never_comes_is_named_in_time():
+    began = time.monotonic()
+    first, second = met(3, 0, 2, seconds=0.5)
+    assert time.monotonic() - began < 5
+    assert isinstance(first, TimeoutError)
+    assert "of 3 processes, 1 did not come within 0.5 s" in str(first)
+    assert isinstance(second, TimeoutError)
+
+
+def test_processes_that_disagree_how_many_they_are_say_so():
+    for error in met(2, 0, 1, said=3):
+        assert isinstance(error, ValueError)
+        assert "process 1 of 3 came, where 2 are to meet" in str(error)
+
+
+def test_who_is_none_of_us_is_sent_away():
+    port = free_port()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(meet, "127.0.0.1", port, 2, 0, 20)
+        wait_for(lambda: connected(port), 10, "process 0")
+        second = pool.submit(meet, "127.0.0.1", port, 2, 1, 20)
+        assert (first.result(), second.result()) == (None, None)
+
+
+def connected(port):
+    """Says something else than a process would."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as guest:
+            guest.sendall(b"GET / HTTP/1.1")
+            return True
+    except OSError:
+        return False

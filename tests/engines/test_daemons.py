@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clusters import JOB, Mpirun, Slurm, free_port, missing, started, wait_for
+from clusters import JOB, Mpirun, Slurm, missing, started, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -108,19 +108,6 @@ def test_what_breaks_a_run_ends_it_soon_and_the_same_command_goes_on(cluster, un
 
 
 # ------------------------------------------------------------------ what never begins
-
-
-def start_of(address, processes, process, timeout=5):
-    code = f"import bilevel as bl; bl.distributed.start({address!r}, {processes}, {process}, timeout={timeout})"
-    return started([sys.executable, "-c", code])
-
-
-def test_a_process_that_never_comes_is_an_error_in_time():
-    process = start_of(f"127.0.0.1:{free_port()}", 2, 0)
-    with ended(process):
-        out, _ = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "TimeoutError: bl.distributed.start: the 2 processes of the job were not all at" in out
 
 
 def test_a_wrong_number_of_processes_is_refused(tmp_path):

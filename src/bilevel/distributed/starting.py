@@ -14,6 +14,7 @@ import jax
 
 from bilevel._core import values
 from bilevel.distributed.launched import Launch, launch
+from bilevel.distributed.meeting import family, meet
 
 
 def start(
@@ -56,30 +57,21 @@ def start(
     if processes == 1:
         return
     host, port = _parts(address)
-    if process == 0:
-        _check_free(host, port)
+    meet(host, port, processes, process, timeout)
     _send_through(_own_address(host, port))
     # SIGTERM is noticed by `solve`, and would not end anything else.
     jax.config.update("jax_enable_preemption_service", False)
     sys.excepthook = _end
-    try:
-        jax.distributed.initialize(
-            f"{host}:{port}",
-            processes,
-            process,
-            coordinator_bind_address=f"{host}:{port}",
-            cluster_detection_method="deactivate",
-            initialization_timeout=max(1, round(timeout)),
-            heartbeat_timeout_seconds=max(1, round(heartbeat)),
-            shutdown_timeout_seconds=max(1, round(2 * heartbeat)),
-        )
-    except RuntimeError as error:
-        if "DEADLINE_EXCEEDED" not in str(error):
-            raise
-        raise TimeoutError(
-            f"bl.distributed.start: the {processes} processes of the job were not all at {address} within {timeout:g} "
-            f"s; this is number {process}. Are so many started, do all have this address, and can they reach it?"
-        ) from None
+    jax.distributed.initialize(
+        f"{host}:{port}",
+        processes,
+        process,
+        coordinator_bind_address=f"{host}:{port}",
+        cluster_detection_method="deactivate",
+        initialization_timeout=max(1, round(timeout)),
+        heartbeat_timeout_seconds=max(1, round(heartbeat)),
+        shutdown_timeout_seconds=max(1, round(2 * heartbeat)),
+    )
 
 
 def _checked(address: str | None, processes: Any, process: Any, found: Launch) -> str:
@@ -110,23 +102,9 @@ def _parts(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _check_free(host: str, port: int) -> None:
-    """JAX would say no more than that the others never came."""
-    try:
-        with socket.create_server((host.strip("[]"), port), family=_family(host, port)):
-            pass
-    except OSError as error:
-        where = f"bl.distributed.start(address='{host}:{port}')"
-        raise OSError(error.errno, f"{where}: process 0 cannot listen there, {error.strerror}") from None
-
-
-def _family(host: str, port: int) -> socket.AddressFamily:
-    return socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0][0]
-
-
 def _own_address(host: str, port: int) -> str:
     """The address of this host in the network in which process 0 is; nothing is sent."""
-    with socket.socket(_family(host, port), socket.SOCK_DGRAM) as probe:
+    with socket.socket(family(host, port), socket.SOCK_DGRAM) as probe:
         probe.connect((host.strip("[]"), port))
         return probe.getsockname()[0]
 
