@@ -17,7 +17,7 @@ from clusters import JOB, Mpirun, Slurm, missing, started, wait_for
 # Too long for script/test-all, which is bounded: BILEVEL_TIMES=1 pytest -m slow tests/engines
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif("BILEVEL_TIMES" not in os.environ, reason="takes minutes: BILEVEL_TIMES=1 tries each break once"),
+    pytest.mark.skipif("BILEVEL_TIMES" not in os.environ, reason="takes minutes: BILEVEL_TIMES=1 tries all once"),
 ]
 
 TIMES = int(os.environ.get("BILEVEL_TIMES", 1))  # how often each break is tried
