@@ -54,6 +54,8 @@ def start(
     address = _checked(address or found.address, processes, process, found)
     for name, seconds in (("timeout", timeout), ("heartbeat", heartbeat)):
         values.positive(name, seconds, of="start")
+    assert processes is not None  # checked above
+    assert process is not None
     if processes == 1:
         return
     host, port = _parts(address)

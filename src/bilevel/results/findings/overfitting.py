@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -82,7 +82,8 @@ def _beyond_noise(seen: np.ndarray, other: np.ndarray, rows: tuple[np.ndarray | 
 
     gaps = other - seen
     some = gaps[gaps != 0]
-    if len(some) and wilcoxon(some, alternative="greater").pvalue < CHANCE:  # by signs and sizes
+    ranked: Any = wilcoxon(some, alternative="greater") if len(some) else None
+    if ranked is not None and ranked.pvalue < CHANCE:  # by signs and sizes
         return True
     if rows[0] is None or rows[1] is None:
         return False
