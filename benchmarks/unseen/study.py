@@ -1,7 +1,7 @@
 """Runs the study on rows that nobody saw: problems x draws x methods, one line each in a CSV file, resumable.
 
     python benchmarks/unseen/study.py --draws 5                      # says first how many fits are left
-    python benchmarks/unseen/study.py --draws 10 --problems exam,star --seconds 1800
+    python benchmarks/unseen/study.py --draws 10 --problems exam star --seconds 1800
 
 Draws are the outer loop, so that a run that is cut leaves whole draws of all problems. Test rows are only ever scored.
 `BILEVEL_DATA` is the folder of the data. `page.py` makes the page of the records.
@@ -16,7 +16,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from methods import METHODS, classes_of, row_losses
+from methods import IDEAL, METHODS, classes_of, ideal, row_losses
 
 from problems import DEVELOPMENT, STUDIED, Draw, drawn
 
@@ -46,21 +46,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--first", type=int, default=0, help="number of the first draw")
-    parser.add_argument("--problems", default=",".join(STUDIED))
-    parser.add_argument("--methods", default=",".join(sorted(METHODS, key=list(METHODS).index)).replace(", ", ";"))
+    parser.add_argument("--problems", nargs="+", default=list(STUDIED), choices=[*STUDIED, *DEVELOPMENT])
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=[*METHODS, IDEAL], metavar="METHOD")
     parser.add_argument("--records", type=Path, default=HERE / "records.csv")
     parser.add_argument("--seconds", type=float, default=np.inf, help="no fit is begun after so long")
     given = parser.parse_args()
-    problems = given.problems.split(",")
-    methods = [name.replace(";", ", ") for name in given.methods.split(",")]
-    unknown = [p for p in problems if p not in STUDIED | DEVELOPMENT] + [m for m in methods if m not in METHODS]
-    if unknown:
-        parser.error(
-            f"{unknown[0]!r} is neither a problem nor a method: {', '.join([*STUDIED, *DEVELOPMENT, *METHODS])}"
-        )
     old = list(csv.DictReader(given.records.open())) if given.records.exists() else []
     done = {(row["problem"], int(row["draw"]), row["method"]) for row in old}
-    every = [(p, d, m) for d in range(given.first, given.draws) for p in problems for m in methods]
+    every = [(p, d, m) for d in range(given.first, given.draws) for p in given.problems for m in given.methods]
     left = [key for key in every if key not in done]
     each = np.mean([float(row["seconds"]) for row in old]) if old else GUESS
     print(f"{len(left)} of {len(every)} fits to make, about {len(left) * each / 60:.0f} minutes.", flush=True)
@@ -78,7 +71,7 @@ def main() -> None:
             start = time.process_time()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = scored(draw, METHODS[method](draw, number))
+                found = scored(draw, (METHODS | {IDEAL: ideal})[method](draw, number))
             found |= {"problem": problem, "draw": number, "method": method}
             found["seconds"] = f"{time.process_time() - start:.1f}"
             writer.writerow(found)

@@ -29,6 +29,7 @@ class Classifier(ClassifierMixin, Robust):
     """Cross-entropy over the classes of each task."""
 
     _stratify = True
+    _least = 0.5
 
     def _encode(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         check_classification_targets(y)

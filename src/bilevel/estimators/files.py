@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Fitted = TypeVar("Fitted", bound=Robust)
 
-KIND = Kind("bilevel.estimator", reader="load", writer="save", version=2)
+KIND = Kind("bilevel.estimator", reader="load", writer="save", version=3)
 LABELS = {"U": str, "O": str, "b": bool, "i": int, "u": int, "f": float}  # kinds of labels, as JSON has them
 
 
@@ -53,6 +53,7 @@ def save(estimator: Robust, path: FilePath) -> None:
         "judged": len(estimator.task_losses_),  # the first of the tasks; others were added later
         "n_iter": estimator.n_iter_,
         "usual": estimator.usual_,
+        "confidence": estimator.confidence_,
         "network": structure,
         "result": None,
         **estimator._facts(),
@@ -172,6 +173,8 @@ def _restore(estimator: Robust, fields: Fields, arrays: Arrays) -> None:
     estimator.worst_task_ = None if np.isnan(losses).all() else first[int(np.nanargmax(losses))]
     outputs = estimator._restore_facts(fields, arrays, len(labels))
     estimator.usual_ = float(fields.take("usual", lambda n: values.is_number(n) and n > 0, "a positive number"))
+    is_share = lambda n: values.is_number(n) and 0 < n <= 1  # noqa: E731
+    estimator.confidence_ = float(fields.take("confidence", is_share, "a number above 0, up to 1"))
     shape = (shared.features + 1, estimator._columns())
     estimator.centre_ = take.array("heads/centre", shape) if "heads/centre" in arrays else None
     estimator.heads_ = {

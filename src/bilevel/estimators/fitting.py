@@ -18,7 +18,7 @@ from bilevel.estimators.objectives import strengths
 from bilevel.estimators.parts import PARTS, UNKNOWN, Shares, parted
 from bilevel.estimators.rows import Rows
 from bilevel.estimators.scaling import standard
-from bilevel.estimators.weightings import weighting_of
+from bilevel.estimators.weightings import share_of, weighting_of
 from bilevel.weightings.folds import Folds
 
 FEW, ROWS = 3.0, 10.0  # that take a head half the way from the centre to its own fit, as it starts
@@ -54,6 +54,7 @@ class Fitting(abc.ABC):
 
     _stratify = False
     _factors = FACTORS  # of the penalty, that are tried in the end
+    _least = 0.0  # how much the worst tasks count where differences between tasks may all be noise: see `judging`
     _penalty_per_feature = False
     _plain_penalty = 1e-2  # as it starts, without a centre
 
@@ -109,7 +110,7 @@ class Fitting(abc.ABC):
         start = self._start(X.shape[1], seed)
         start = start.beside(X.shape[1]) if self.linear else start
         self.shared_ = Shared(*start._replace(x=jax.device_get(start.x)), *standard(X, rows))
-        self.centre_, self.usual_, learnt, losses = None, 1.0, None, np.empty(0)
+        self.centre_, self.usual_, self.confidence_, learnt, losses = None, 1.0, 1.0, None, np.empty(0)
         if learns.any():
             own = rows._replace(task=(np.cumsum(learns) - 1)[rows.task]).take(learns[rows.task])
             chosen = target._replace(learnt=target.learnt[learns[rows.task]], known=target.known[learns])
@@ -141,33 +142,33 @@ class Fitting(abc.ABC):
             learner = learner.crossed()
         learnt = self._learn(learner, settings)
         learnt = learnt._replace(weights=learnt.weights.reshape(-1, len(known)).sum(axis=0))
-        return learnt, self._settle(X, rows, learnt, pooled, crossed)
+        return learnt, self._settle(X, rows, learnt, pooled, crossed, settings.baseline)
 
-    def _settle(self, X: np.ndarray, rows: Rows, learnt: Learnt, pooled: Pooled | None, crossed: bool) -> np.ndarray:
+    def _settle(
+        self, X: np.ndarray, rows: Rows, learnt: Learnt, pooled: Pooled | None, crossed: bool, baseline: np.ndarray
+    ) -> np.ndarray:
         """Takes what was learnt; returns each task's loss on selection rows. The centre is then that of all rows."""
         self.shared_ = self.shared_._replace(x=learnt.x["network"])
         self._strengths(np.asarray(learnt.x["penalty"], np.float64))
-        weights, factors = learnt.weights, self._factors
+        factors = self._factors
         if pooled is not None:
             reached = np.asarray(learnt.x["centre"], np.float64)[np.append(self.shared_.used, -1)]
             pooled = pooled._replace(centre=reached[:, : pooled.known.shape[1]])
             self.centre_ = pooled.fitted(self, rows.part != PARTS.index("selection")).centre
             factors = CENTRED
-        first = self.penalty_
-        judge = Judge(X, rows, lambda own, factor: self._own_head(own, factor), self._loss)
+        judge = Judge(X, rows, self._own_head, self._row_losses, least=self._least)
         if crossed or pooled is not None:  # what is shared has seen all but selection rows, which are few
             judge = judge._replace(train=("train", "validation"), held_out=("selection",))
-            weights = (weights + 1 / len(weights)) / 2
-        factor, losses = judge.judged(weights, factors)
-        self.penalty_ = factor * first
+        judged = judge.judged(learnt.weights, factors, share_of(self.weighting), baseline)
+        self.penalty_, self.confidence_ = judged.factor * self.penalty_, judged.confidence
         if pooled is not None:
             self.centre_ = pooled.fitted(self, np.ones(len(rows.task), bool)).centre
-        return losses
+        return judged.losses
 
     def _own_head(self, rows: TaskRows, factor: float = 1.0) -> Head:
         """Of one task, towards the centre: the nearer, the fewer rows it has."""
         share = 1.0 if self.centre_ is None else self.usual_ / len(rows.place)
-        return self._head(rows, factor * share * self.penalty_, self.centre_)
+        return self._head(rows, factor * share * self.penalty_, self.centre_).scaled(self.confidence_)
 
     def _strengths(self, logarithms: np.ndarray) -> None:
         """`penalty_`, of each feature that is there, of the intercept and of the scale."""
@@ -206,4 +207,7 @@ class Fitting(abc.ABC):
             errors = errors / folds**0.5  # as many times as many rows validate
         weighting = weighting_of(type(self).__name__, self.weighting, count, baseline, errors if self.shrink else None)
         batch = getattr(self, "batch_size", None)
-        return Settings(weighting, self.learning_rate, batch, self.max_iter, self.patience, seed, bool(self.verbose))
+        baseline = np.zeros(count, np.float32) if baseline is None else baseline
+        return Settings(
+            weighting, baseline, self.learning_rate, batch, self.max_iter, self.patience, seed, bool(self.verbose)
+        )

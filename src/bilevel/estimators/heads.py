@@ -34,6 +34,14 @@ class Head(NamedTuple):
         """Of rows of features; in double precision."""
         return features.astype(np.float64) @ self.weights + self.intercept
 
+    def scaled(self, confidence: float) -> Head:
+        """With outputs nearer to what says nothing: equal scores of all classes, or the intercept.
+
+        The intercept of classes belongs to the weights, as features are not centred; without weights it is shares.
+        """
+        intercept = self.intercept * confidence if len(self.classes) and np.any(self.weights) else self.intercept
+        return self._replace(weights=self.weights * confidence, intercept=intercept)
+
     def probabilities(self, features: np.ndarray) -> np.ndarray:
         """Of its classes."""
         scores = self.outputs(features)

@@ -57,6 +57,7 @@ class Settings(NamedTuple):
     """Of a run."""
 
     weighting: Weighting
+    baseline: np.ndarray  # what the loss of each task is compared with
     rate: float
     batch: int | str | None  # rows of a task in a step; None = all, "auto" = all where there are few
     steps: int

@@ -36,16 +36,23 @@ def weighting_of(
     """
     if isinstance(given, Weighting):
         return given
-    share = None
-    if isinstance(given, str) and given in NAMES:
-        share = 1.0 if given == "min-avg" else 1 / count
-    elif not isinstance(given, str) and values.is_number(given) and 0 < given <= 1:
-        share = float(given)
-    if share is None:
+    named = isinstance(given, str) and given in NAMES
+    if not named and (isinstance(given, str) or not values.is_number(given) or not 0 < given <= 1):
         raise ValueError(
             f'{owner}(weighting={given!r}): it needs "min-max", "min-avg", "regret", the share of the worst tasks '
             "whose mean counts, a number above 0, up to 1, or an object of bl.weightings."
         )
     none = np.zeros(count, np.float32)
     kept = none if baseline is None or given != "regret" else baseline
-    return Regret(kept, Shrunk(none if errors is None else errors, CVaR(share)))
+    return Regret(kept, Shrunk(none if errors is None else errors, CVaR(max(share_of(given), 1 / count))))
+
+
+def share_of(given: Any) -> float:
+    """The share of the tasks, the worst ones, that counts; 0 = the worst alone.
+
+    >>> share_of("min-avg"), share_of(0.3), share_of("regret")
+    (1.0, 0.3, 0.0)
+    """
+    if isinstance(given, Weighting):
+        return 0.0 if given.moves else 1.0
+    return float(given == "min-avg") if isinstance(given, str) else float(given)
