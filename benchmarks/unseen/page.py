@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "unseen.md"
 OURS = ("robust", "robust, regret", "min-avg")
 BEFORE = ("min-max before",)
+CROSS, PLAIN = "alone, cross-validated", "plain"
 Records = dict[tuple[str, str], dict[int, dict[str, str]]]  # of a problem and a method, by draw
 Value = Callable[[Records, str, str, int], float]
 
@@ -136,9 +137,43 @@ def counts(records: Records, problems: list[str], methods: list[str], one: str) 
     return lines
 
 
+def letters(records: Records) -> str:
+    """How near the recommended way comes to the ideal moment, and to one cross-validated model a task."""
+    lines = []
+    for other, words in (("ideal moment", "a plain run stopped at the ideal moment"), (CROSS, "a model a task")):
+        draws = whole_draws(records, "letters", ["robust", other])
+        own, reached = (interval(np.array([worst(records, "letters", m, d) for d in draws])) for m in ("robust", other))
+        apart = difference(records, "letters", "robust", other, draws, worst)
+        lines.append(
+            f"- `{other}` ({words}): {cell(*reached)}; `robust` {cell(*own)}, which is {cell(*apart, sign='+')} "
+            f"({len(draws)} draws)."
+        )
+    return "\n".join(lines)
+
+
+def remedies(objective: str, path: Path = HERE / "parts.csv") -> str:
+    """The worst test loss of a plain run, and what each remedy changes it by, paired over draws."""
+    found: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+    for row in csv.DictReader(path.open()):
+        if row["objective"] == objective:
+            found[row["problem"], row["remedy"]][int(row["draw"])] = float(row["worst"])
+    problems = list(dict.fromkeys(problem for problem, _ in found))
+    lines = [f"| {objective} | " + " | ".join(problems) + " |", "|---" * (len(problems) + 1) + "|"]
+    for remedy in dict.fromkeys(remedy for _, remedy in found):
+        cells = []
+        for problem in problems:
+            own, plain = found[problem, remedy], found[problem, PLAIN]
+            draws = sorted(set(own) & set(plain))
+            values = np.array([own[d] - (plain[d] if remedy != PLAIN else 0) for d in draws])
+            cells.append(cell(*interval(values), sign="" if remedy == PLAIN else "+"))
+        lines.append(f"| {remedy} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Writes the page."""
     from methods import METHODS
+    from parts import OBJECTIVES
 
     from problems import STUDIED
 
@@ -151,6 +186,8 @@ def main() -> None:
         text.rstrip(),
         "## What was hoped for, and what came",
         "\n".join(line for one in ("robust", "robust, regret") for line in counts(records, problems, methods, one)),
+        "### The ten small pairs of letters",
+        letters(records),
         "## Worst loss",
         "\n".join(table(records, problems, methods, worst)),
         "## Worst loss of `robust` less that of the others, paired over draws",
@@ -161,6 +198,8 @@ def main() -> None:
         "\n".join(against(records, problems, [m for m in methods if m != "alone, linear"], "robust, regret", regret)),
         "## Lowest accuracy, R2 for numbers",
         "\n".join(table(records, problems, methods, accuracy, lowest=False)),
+        (HERE / "parts.md").read_text().rstrip(),
+        *(remedies(objective) for objective in OBJECTIVES),
     ]
     PAGE.write_text("\n\n".join(sections) + "\n")
 

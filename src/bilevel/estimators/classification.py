@@ -96,9 +96,8 @@ class Classifier(ClassifierMixin, Robust):
     def _columns(self) -> int:
         return len(self.classes_)
 
-    def _row_losses(self, head: Head, rows: TaskRows) -> np.ndarray:
-        features = self.shared_.transform(rows.X, rows.place, np.float64)
-        right = head.classes[None] == self.classes_[rows.target][:, None]
+    def _losses(self, head: Head, features: np.ndarray, target: np.ndarray) -> np.ndarray:
+        right = head.classes[None] == self.classes_[target][:, None]
         found = np.sum(head.probabilities(features) * right, axis=1)
         return -np.log(np.maximum(found, SMALLEST))
 

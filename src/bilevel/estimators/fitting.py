@@ -93,8 +93,14 @@ class Fitting(abc.ABC):
         """A centre as a head for any task."""
 
     @abc.abstractmethod
-    def _row_losses(self, head: Head, rows: TaskRows) -> np.ndarray:
+    def _losses(self, head: Head, features: np.ndarray, target: np.ndarray) -> np.ndarray:
         """The loss of a head on each row."""
+
+    def _features(self, rows: TaskRows) -> np.ndarray:
+        return self.shared_.transform(rows.X, rows.place, np.float64)
+
+    def _row_losses(self, head: Head, rows: TaskRows) -> np.ndarray:
+        return self._losses(head, self._features(rows), rows.target)
 
     def _loss(self, head: Head, rows: TaskRows) -> float:
         return float(np.mean(rows.weight * self._row_losses(head, rows)))
@@ -156,7 +162,7 @@ class Fitting(abc.ABC):
             pooled = pooled._replace(centre=reached[:, : pooled.known.shape[1]])
             self.centre_ = pooled.fitted(self, rows.part != PARTS.index("selection")).centre
             factors = CENTRED
-        judge = Judge(X, rows, self._own_head, self._row_losses, least=self._least)
+        judge = Judge(X, rows, self._own_head, self._features, self._losses, least=self._least)
         if crossed or pooled is not None:  # what is shared has seen all but selection rows, which are few
             judge = judge._replace(train=("train", "validation"), held_out=("selection",))
         judged = judge.judged(learnt.weights, factors, share_of(self.weighting), baseline)

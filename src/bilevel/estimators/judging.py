@@ -51,7 +51,8 @@ class Judge(NamedTuple):
     X: np.ndarray
     rows: Rows
     fit: Callable[[TaskRows, float], Head]  # with a factor
-    row_losses: Callable[[Head, TaskRows], np.ndarray]
+    features: Callable[[TaskRows], np.ndarray]
+    row_losses: Callable[[Head, np.ndarray, np.ndarray], np.ndarray]  # of features and targets
     train: tuple[str, ...] = ("train",)  # the rows that heads see
     held_out: tuple[str, ...] = ("validation", "selection")  # and those by which factor and confidence are chosen
     least: float = 0.0  # r, where all differences between tasks may be noise
@@ -80,8 +81,10 @@ class Judge(NamedTuple):
         begin, end = np.searchsorted(self.rows.task, [task, task + 1])
         own = self.rows.take(np.arange(begin, end))
         train, held = self._rows(own, self.train), self._rows(own, held_out)
-        heads = (self.fit(train, factor) for factor in factors)
-        found = (held.weight * self.row_losses(head.scaled(c), held) for head in heads for c in confidences)
+        features = self.features(held)
+        heads = [self.fit(train, factor) for factor in factors]
+        pairs = ((head, confidence) for head in heads for confidence in confidences)
+        found = (held.weight * self.row_losses(head.scaled(c), features, held.target) for head, c in pairs)
         return [(float(np.mean(rows)), float(np.std(rows) / max(len(rows) - 1, 1) ** 0.5)) for rows in found]
 
     def _rows(self, own: Rows, parts: Sequence[str]) -> TaskRows:

@@ -57,9 +57,8 @@ class Regressor(RegressorMixin, Robust):
     def _as_head(self, centre: np.ndarray) -> Head:
         return Head(centre[:-1], centre[-1], np.empty(0))
 
-    def _row_losses(self, head: Head, rows: TaskRows) -> np.ndarray:
-        outputs = head.outputs(self.shared_.transform(rows.X, rows.place, np.float64))[:, 0]
-        return (outputs - self._standard(rows.target)) ** 2
+    def _losses(self, head: Head, features: np.ndarray, target: np.ndarray) -> np.ndarray:
+        return (head.outputs(features)[:, 0] - self._standard(target)) ** 2
 
     def _facts(self) -> dict[str, Any]:
         return {"target_centre": self.target_centre_, "target_scale": self.target_scale_}

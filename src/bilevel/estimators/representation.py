@@ -87,9 +87,10 @@ class RobustRepresentationClassifier(Classifier, Representation):
     c, inputs and other features each have a strength of their own (`bilevel.estimators.objectives` has the formula).
 
     Among the points that a run passes, the one is taken at which the mean loss on selection rows, which x does not see,
-    is lowest: the worst of losses on few rows each would be noise. Strengths are then taken times 0.03 to 1,000,
-    whichever is best on these rows. In the end the centre is fitted to all rows, and every head to all rows of its
-    task. Inputs are standardised by what training rows show.
+    is lowest: the worst of losses on few rows each would be noise. Strengths are then taken times 0.03 to 1,000, and
+    outputs times 0.15 to 1, whichever is best on these rows, for the worst third of the tasks more than for others
+    (`bilevel.estimators.judging` has the formula). In the end the centre is fitted to all rows, and every head to all
+    rows of its task. Inputs are standardised by what training rows show.
 
     Args:
         layers: sizes of dense layers with ReLU after each; the last is the number of features.
@@ -132,6 +133,7 @@ class RobustRepresentationClassifier(Classifier, Representation):
         centre_: c, one row a feature and the intercept; None = there is none.
         penalty_: strengths in the end, of each feature, of the intercept and of the scale; `usual_` the rows of a task
             for which they are meant.
+        confidence_: what outputs are taken times, up to 1; heads have it in them.
 
     A task has probabilities for the classes among its own rows, and 0 for others. A task of fewer than `smallest` rows,
     or of one class, may have any class, as the centre has. Without a centre, a task of one class predicts the shares of
