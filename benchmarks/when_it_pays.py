@@ -37,7 +37,7 @@ from bilevel.weightings import Average, Regret
 RECORDS = Path(__file__).parent / "records" / "when_it_pays.csv"
 WIDTHS, ROWS, APART, COMPETE, TASKS = (2, 4, 8), (20, 100), (0, 1), (0.0, 0.5, 1.0), (4, 12)
 OBJECTIVES = ("average", "loss", "regret")
-DRAWS, STEPS, INPUTS, NEEDED, TEST = 4, 1500, 10, 4, 500
+DRAWS, STEPS, INPUTS, NEEDED, TEST = 10, 1500, 10, 4, 500
 QUIET, LOUD = 0.3, 1.0  # standard deviations of noise; a signal's is about 1
 RIDGE = 1e-3
 SECONDS = 0.5  # a run, with its share of compiling
