@@ -57,7 +57,8 @@ def counted() -> str:
     share = lambda name, kind: f"{found[name][kind][0]} of {sum(found[name][kind])}" if kind in found[name] else "-"  # noqa: E731
     rows = [[f"made to show: {kind}", *(share(name, kind) for name in found)] for kind in kinds]
     rows.append(["healthy, nothing found", *(share(name, findings.HEALTHY) for name in found)])
-    rows.append(["runs made, of all there are", *(f"{len(own)} of {len(findings.cases(n))}" for n, own in sets.items())])
+    made = [f"{len(own)} of {len(findings.cases(name))}" for name, own in sets.items()]
+    rows.append(["runs made, of all there are", *made])
     text = table(["runs", "found, on problems that thresholds were fixed on", "found, on other problems"], rows)
     wrong = [(name, row) for name, rows in sets.items() for row in rows if not findings.is_right(row)]
     said = [f"- {row['case']} ({name}), {row['shows']}: {row['found'] or 'nothing'} was found." for name, row in wrong]
@@ -119,13 +120,14 @@ def ranks() -> str:
         taus = {role: selection_ranks.agreement(losses, k) for k, role in enumerate(selection_ranks.ROLES[:2])}
         first = {role: names[int(losses[:, k].argmin())] for k, role in enumerate(selection_ranks.ROLES)}
         runs, seeds = len(names), rows[0]["runs"]
-        said = (
-            f"{runs} solvers none of whose runs diverged, {seeds} seeds. {moved} of {runs} have another place by selection "
-            f"rows than by validation rows. First by selection rows: {first['selection']}; by validation rows: {first['validation']}; by test "
-            f"rows: {first['test']}. Kendall's tau with the order of test rows: {taus['selection']:.2f} by selection "
-            f"rows, {taus['validation']:.2f} by validation rows."
-        )
-        parts.append(f"### {path.stem.removeprefix('compare-')}\n\n{said}\n\n{table(head, cells)}")
+        said = [
+            f"{runs} solvers none of whose runs diverged, {seeds} seeds.",
+            f"{moved} of {runs} have another place by selection rows than by validation rows.",
+            f"First by selection rows: {first['selection']}; by validation rows: {first['validation']};",
+            f"by test rows: {first['test']}. Kendall's tau with the order of test rows: {taus['selection']:.2f} by",
+            f"selection rows, {taus['validation']:.2f} by validation rows.",
+        ]
+        parts.append(f"### {path.stem.removeprefix('compare-')}\n\n{' '.join(said)}\n\n{table(head, cells)}")
     return "\n\n".join(parts)
 
 
