@@ -36,12 +36,11 @@ def test_a_run_is_right_where_its_kind_is_among_those_found_and_a_healthy_one_wh
 
 def test_places_leave_out_solvers_that_diverge(make):
     names = ("selection", "validation", "test")
-    row = lambda name, losses, diverged="0": (
-        {"solver": name, "rates": "r", "diverged": diverged}
-        | {  # noqa: E731
-            f"worst_{role}": loss for role, loss in zip(names, losses, strict=True)
-        }
-    )
+
+    def row(name, losses, diverged="0"):
+        own = {f"worst_{role}": loss for role, loss in zip(names, losses, strict=True)}
+        return {"solver": name, "rates": "r", "diverged": diverged} | own
+
     rows = [row("a", ("1", "3", "1")), row("b", ("2", "2", "2")), row("c", ("0", "0", "0"), "0.2")]
     solvers, losses, places = make.selection_ranks.places(rows)
     assert solvers == ["a, r", "b, r"]
