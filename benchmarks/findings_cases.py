@@ -120,14 +120,6 @@ def first() -> list[Case]:
             600,
         ),
         Case(
-            "clinics, growing steps",
-            "rising loss",
-            lambda: clinics(4, 60, 200, 7, lower_batch=1, upper_batch=1),
-            plain(optax.linear_schedule(0.05, 6.0, 2000), 0.03, 1e-3, Tracked(0.03)),
-            2000,
-            x8,
-        ),
-        Case(
             "clinics, small batches",
             "noisy end",
             lambda: clinics(4, 60, 200, 6, lower_batch=1, upper_batch=1),
@@ -154,6 +146,7 @@ def first() -> list[Case]:
         ),
         Case("quadratics, tiny rate", "x does not move", one(1), plain(1e-9, 0.1, 0.01), 500),
         Case("quadratics, slow y", "lower level lags", one(1), plain(0.02, 1e-5, 0.01), 500),
+        Case("clinics of 12 rows", "unsteady end", lambda: clinics(4, 12, 40, 26), bl.MORBiT(), 2000, x8),
     ]
     return made
 

@@ -7,13 +7,16 @@ tests/results/test_first_tries.py holds what summaries have to say.
     python benchmarks/first_tries.py                    # all four, figures only
     python benchmarks/first_tries.py letters --text     # one of them, with the summary
     python benchmarks/first_tries.py letters --selection --draws 3
+    python benchmarks/first_tries.py --records benchmarks/records/first-tries.json    # for docs/make_findings.py
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -130,6 +133,12 @@ def run(name: str, seed: int = 0, selection: bool = False, times: int = 1) -> bl
         return bl.solve(made.problem, x=made.x, y=made.y, steps=times * made.steps, seed=seed, progress=False)
 
 
+def kept(name: str, seed: int, result: bl.Result) -> dict[str, Any]:
+    """What a record has of a try."""
+    figures = {"validation": result.worst, "test": result.last.test_worst, "best_test": result.best.test_worst}
+    return {"name": name, "draw": seed, "steps": result.steps, **figures, "summary": result.summary()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Runs the four, and prints figures.")
     parser.add_argument("names", nargs="*", default=list(TRIES))
@@ -137,16 +146,21 @@ def main() -> None:
     parser.add_argument("--selection", action="store_true", help="with selection rows")
     parser.add_argument("--draws", type=int, default=1)
     parser.add_argument("--times", type=int, default=1, help="of the steps")
+    parser.add_argument("--records", type=Path, help="a JSON file of figures and summaries")
     options = parser.parse_args()
+    records = []
     for name in options.names:
         for seed in range(options.draws):
             result = run(name, seed, options.selection, options.times)
+            records.append(kept(name, seed, result))
             figures = (
                 f"{result.worst:.4f}, test {result.last.test_worst:.4f}, best by test {result.best.test_worst:.4f}"
             )
             print(f"{name}, draw {seed}: worst validation {figures}, after {result.steps} steps", flush=True)
             if options.text and seed == 0:
                 print(result.summary())
+    if options.records:
+        options.records.write_text(json.dumps(records, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,12 @@ def test_places_are_by_divergence_first_and_equal_ones_share_theirs():
     assert places(losses).tolist() == [3, 4, 1, 1, 5]
 
 
+def test_what_rounding_makes_of_equal_losses_is_a_tie():
+    """Where every step sees all the data, seeds make no difference, and intervals cannot show a tie."""
+    losses = np.array([[1.0, 1.0], [1.0 + 3e-7, 1.0 + 3e-7], [1.0 + 1e-5, 1.0 + 1e-5]])
+    assert [(r.place, r.low, r.high) for r in ranks(losses)] == [(1, 1, 1), (1, 1, 1), (3, 3, 3)]
+
+
 def test_a_solver_that_is_better_on_every_seed_has_a_sure_rank():
     noise = np.random.default_rng(0).normal(size=12)
     found = ranks(np.stack([noise + 0.1, noise, noise + 0.2]))  # the seeds differ far more than the solvers

@@ -68,6 +68,7 @@ def test_the_text_and_the_figure_have_both(compared):
     assert [label for label in labels if label] == [
         "worst validation loss",
         "worst selection loss",
+        "worst test loss",
         "worst regret selection",
     ]
 

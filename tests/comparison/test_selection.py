@@ -11,6 +11,7 @@ from bilevel._studies.records import MemoryRecords, Record
 from bilevel.comparison.benchmarks import BENCHMARKS
 from bilevel.comparison.candidates import Candidate
 from bilevel.comparison.figure import Levels, draw
+from bilevel.comparison.findings import edges as edge_of_grid
 from bilevel.comparison.profiles import Budget, Profile
 from bilevel.comparison.ranks import Rank
 from bilevel.comparison.runner import Runner
@@ -115,16 +116,33 @@ def test_solvers_tie_where_places_are_equal_or_intervals_overlap():
     assert "Tie for the first place (the same place, or intervals that overlap): a; b." in found.summary()
 
 
-def test_the_figure_has_both_curves():
-    """Above validation, with the target; below what solvers are ranked by, without it."""
-    selection = [8.0, 6.0, 7.0]
-    figure = draw("t", [candidate("SOBA", 4.0, worst_selection=selection)], Levels(5.0))
-    assert [axes.get_ylabel() for axes in figure.axes] == ["worst validation loss", "", "worst selection loss", ""]
-    for axes, losses in zip(figure.axes, ([5.0, 4.0], [5.0, 4.0], selection[1:], selection[1:]), strict=True):
+def test_the_figure_has_selection_and_test_curves():
+    """Above validation, with the target; below it the rows that are held out, without it."""
+    selection, test = [8.0, 6.0, 7.0], [9.0, 7.5, 8.5]
+    figure = draw("t", [candidate("SOBA", 4.0, worst_selection=selection, worst_test=test)], Levels(5.0))
+    labels = [axes.get_ylabel() for axes in figure.axes]
+    assert labels == ["worst validation loss", "", "worst selection loss", "", "worst test loss", ""]
+    curves = [[5.0, 4.0], selection[1:], test[1:]]
+    for axes, losses in zip(figure.axes, [own for own in curves for _ in range(2)], strict=True):
         drawn = [list(line.get_ydata()) for line in axes.lines]
         assert losses in drawn
         assert ([5.0, 5.0] in drawn) == (losses == [5.0, 4.0])  # the target
     assert len(draw("t", [candidate("SOBA", 4.0)], Levels(5.0)).axes) == 2
+
+
+def test_the_figure_has_ranks_with_their_intervals():
+    own = [candidate("a", 1.0, 2.0, 3.0), candidate("b", 2.0, 1.5, 3.0), candidate("c", 4.0, 4.0, 4.0)]
+    legend = bl.Comparison("t", own, {}, 1.0).plot().legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["a: 1 [1, 2]", "b: 2 [1, 2]", "c: 3 [3, 3]"]
+    assert legend.get_title().get_text().startswith("rank by worst validation loss")
+
+
+def test_the_smallest_rate_of_x_is_told_as_what_it_means():
+    one = lambda edges: [row | {"at_edge": edges} for row in bl.Comparison("t", [candidate("a", 1.0)], {}, 1.0).table()]  # noqa: E731
+    still, wider = "the less x moved the better", "give a wider bl.Grid"
+    for edges, words in {"smallest x": {still}, "largest y": {wider}, "smallest x, largest y": {still, wider}}.items():
+        text = str(edge_of_grid(one(edges)))
+        assert {said for said in (still, wider) if said in text} == words
 
 
 @pytest.mark.parametrize("name", ["letter"])

@@ -74,17 +74,31 @@ def test_one_task_of_twenty_whose_targets_are_a_column_is_named():
         assert [finding.task for finding in own] == ["clinic 7", "clinic 7"]
         assert all(MISTAKE in finding.text for finding in own)
         assert all("(rows, 1)" in finding.advice for finding in own)
-        assert [finding.fault for finding in own] == [f"{level}_batch" in batches for level in ("upper", "lower")]
-        assert [finding.suspect for finding in own] == [not finding.fault for finding in own]
+        assert all(finding.fault and not finding.suspect for finding in own)
+        needed = [f"{level}_batch" in batches for level in ("upper", "lower")]
+        assert ["batches need means" in finding.advice for finding in own] == needed
 
 
-def test_solve_refuses_it_with_batches_and_warns_of_it_without():
-    with pytest.raises(ValueError, match=f"task 'clinic 7': upper.*{re.escape(MISTAKE)}.*batches need means"):
-        solve(bl.Problem(upper, lower, clinics([7]), upper_batch=8))
-    with pytest.warns(UserWarning, match="task 'clinic 7': (upper|lower)") as caught:
-        result = solve(bl.Problem(upper, lower, clinics([7])))
+@pytest.mark.parametrize("batches", [{}, {"upper_batch": 8}])
+def test_solve_refuses_it(batches):
+    with pytest.raises(ValueError, match=f"task 'clinic 7': upper.*{re.escape(MISTAKE)}.*shapes such as"):
+        solve(bl.Problem(upper, lower, clinics([7]), **batches))
+
+
+def test_columns_on_both_sides_may_be_meant_and_are_warned_of():
+    """Two samples that are compared as wholes have no pairs of rows either."""
+
+    def between(x, y, batch):
+        with jax.numpy_rank_promotion("allow"):
+            return jnp.mean((y[0] * batch[0][:, 0] + x - batch[1]) ** 2)
+
+    def one(seed):
+        return tuple(np.random.default_rng(seed).normal(size=(2, 30, 1)))
+
+    problem = bl.Problem(between, lambda x, y, batch: between(x, y, batch) + jnp.sum(y**2), [bl.Task(one(0), one(1))])
+    with pytest.warns(UserWarning, match="whichever row") as caught:
+        assert solve(problem).status == "finished"
     assert len(caught) == 2
-    assert result.status == "finished"
 
 
 def test_columns_everywhere_and_in_tasks_of_different_sizes_are_refused():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 from bilevel._studies.records import Record
 from bilevel.comparison.benchmarks import PAPER
 from bilevel.comparison.candidates import Candidate
+from bilevel.comparison.ranks import Rank
 from bilevel.comparison.tuning import AUTOMATIC
 from bilevel.results.plots.figure import check_path
 from bilevel.results.plots.numbers import over_steps, spread
@@ -51,18 +52,25 @@ class Curve(NamedTuple):
 
 
 def _curves(candidate: Candidate, levels: Levels) -> list[Curve]:
-    """Of validation rows, whose levels are known, of those that solvers are ranked by, and regrets on these."""
+    """Of validation rows, whose levels are known, of selection and test rows, and regrets on those ranked by."""
     first, by = Curve("worst_validation", levels.target, levels.optimum), candidate.ranked_by
-    found = [first] if by == first.column else [first, Curve(by)]
+    others = [Curve(name) for name in ("worst_selection", "worst_test") if candidate.has(name)]
     regret = by.replace("worst", "regret")
-    return [*found, *[Curve(regret)] * candidate.has(regret)]
+    return [first, *others, *[Curve(regret)] * candidate.has(regret)]
 
 
-def draw(title: str, candidates: Sequence[Candidate], levels: Levels, path: str | os.PathLike | None = None) -> Figure:
+def draw(
+    title: str,
+    candidates: Sequence[Candidate],
+    levels: Levels,
+    path: str | os.PathLike | None = None,
+    ranks: Mapping[tuple[str, str], Rank] | None = None,
+) -> Figure:
     """Medians over the seeds; for the best two, bands from the 10 % to the 90 % quantile.
 
-    Above the worst validation loss, and below it that on the rows by which solvers are ranked, selection or test rows,
-    where there are any. Solvers that diverged in all their runs are left out, unless all did.
+    Above the worst validation loss, and below it those on selection and test rows, where there are any. `ranks`, by
+    name and rates, stand beside the names with their intervals. Solvers that diverged in all their runs are left out,
+    unless all did.
     """
     if path is not None:
         check_path(path)
@@ -92,7 +100,7 @@ def draw(title: str, candidates: Sequence[Candidate], levels: Levels, path: str 
             axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}")
             if curve.target is not None:
                 axes.axhline(curve.target - (curve.optimum or 0.0), color=PALE, linewidth=1, linestyle=":")
-        _legend(figure, handles, others, len(paper))
+        _legend(figure, handles, others, len(paper), ranks or {})
         figure.suptitle(title)
         if path is not None:
             suffix = Path(path).suffix.lower()
@@ -100,13 +108,35 @@ def draw(title: str, candidates: Sequence[Candidate], levels: Levels, path: str 
     return figure
 
 
-def _legend(figure: Figure, handles: list, others: Sequence[Candidate], papers: int) -> None:
-    """The solvers in colour by name, the pale ones by their number, the paper's run last."""
+def _legend(
+    figure: Figure,
+    handles: list,
+    others: Sequence[Candidate],
+    papers: int,
+    ranks: Mapping[tuple[str, str], Rank],
+) -> None:
+    """The solvers in colour by name and rank, the pale ones by their number, the paper's run last."""
     more = len(others) - COLOURED
-    names = [c.name + _rates(c) for c in others[:COLOURED]]
+    names = [c.name + _rates(c) + _place(ranks.get((c.name, c.rates))) for c in others[:COLOURED]]
     names += [f"{more} other{'s' * (more > 1)}"] * (more > 0)
     named = handles[: len(names)] + handles[len(others) :]
-    figure.legend(named, names + [PAPER] * papers, loc="outside lower center", ncols=5, frameon=False)
+    by = others[0].ranked_by.replace("_", " ")
+    said = f"rank by {by} loss [in 95 % of resamples of the seeds]; where intervals overlap, solvers tie"
+    figure.legend(
+        named,
+        names + [PAPER] * papers,
+        loc="outside lower center",
+        ncols=4 if ranks else 5,
+        frameon=False,
+        title=said if ranks else None,
+    )
+
+
+def _place(rank: Rank | None) -> str:
+    """The rank and its interval, for a legend."""
+    if rank is None:
+        return ""
+    return f": {rank.place}" + ("" if np.isnan(rank.low) else f" [{rank.low:.0f}, {rank.high:.0f}]")
 
 
 def _coloured_first(candidates: Sequence[Candidate]) -> list[Candidate]:

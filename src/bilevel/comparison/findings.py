@@ -33,9 +33,15 @@ def edges(rows: Sequence[Row]) -> Finding | None:
     own = sorted({f"{row['solver']}: {row['at_edge']}" for row in rows if row["at_edge"]})
     if not own:
         return None
+    words = f"Rates that are the largest or smallest that were tried: {'; '.join(own)}."
+    still = [row for row in rows if "smallest x" in str(row["at_edge"])]
+    others = any(str(row["at_edge"]) != "smallest x" for row in rows if row["at_edge"])
+    if still:
+        words += " Where that is the smallest x, the less x moved the better: on these rows it learns nothing of use."
+    if others:
+        words += " Beyond them may be better ones: give a wider bl.Grid."
     return Finding(
         "edge of the grid",
-        f"Rates that are the largest or smallest that were tried: {'; '.join(own)}. Beyond them may be better ones: "
-        "give a wider bl.Grid.",
+        words,
         {row["solver"]: row["at_edge"] for row in rows if row["at_edge"]},  # type: ignore[misc]
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
+ROUNDING = 1e-6  # a loss is lower by more than this share of it
 
 
 class Rank(NamedTuple):
@@ -31,11 +32,12 @@ def typical(losses: np.ndarray) -> np.ndarray:
 def places(losses: np.ndarray) -> np.ndarray:
     """Places of solvers by their losses, (solvers, ..., seeds): fewer runs that diverged first, then lower losses.
 
-    Equal ones share the first of their places.
+    Equal ones, but for rounding, share the first of their places.
     """
     diverged, loss = np.isinf(losses).mean(axis=-1), typical(losses)
     fewer = diverged[None] < diverged[:, None]
-    lower = (diverged[None] == diverged[:, None]) & (loss[None] < loss[:, None])
+    below = np.where(np.isinf(loss), loss, loss - ROUNDING * np.abs(np.where(np.isinf(loss), 0, loss)))
+    lower = (diverged[None] == diverged[:, None]) & (loss[None] < below[:, None])
     return 1 + (fewer | lower).sum(axis=1)
 
 

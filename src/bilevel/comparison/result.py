@@ -83,8 +83,9 @@ class Comparison:
         return table_text.text(self.title, self.table(), self.skipped, self.target)
 
     def plot(self, path: str | os.PathLike | None = None) -> Figure:
-        """Worst losses, on validation rows and on those that solvers are ranked by, against calls and against time."""
-        return figure.draw(self.title, self.candidates, figure.Levels(self.target, self.optimum), path)
+        """Worst losses on validation, selection and test rows, against calls and against time; ranks by the names."""
+        places = {(c.name, c.rates): rank for c, rank in zip(self.candidates, self.ranks, strict=True) if rank}
+        return figure.draw(self.title, self.candidates, figure.Levels(self.target, self.optimum), path, places)
 
     def write(self, folder: Path) -> None:
         """Tables and figures as files."""

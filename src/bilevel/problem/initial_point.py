@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bilevel._core import pytrees
 from bilevel.problem.base import BaseProblem
@@ -128,8 +129,9 @@ def task_of(problem: BaseProblem, group: Group, k: int) -> Task:
 def _stack(problem: BaseProblem, make: Callable[[Group, int, int], Any]) -> PerTask[Any]:
     stacked = []
     for group in problem.groups:
-        names = [problem.names[int(i)] for i in group.ids]
-        ys = [arrays(make(group, k, int(i)), f"y[{names[k]!r}]") for k, i in enumerate(group.ids)]
+        ids = np.asarray(group.ids).tolist()
+        names = [problem.names[i] for i in ids]
+        ys = [arrays(make(group, k, i), f"y[{names[k]!r}]") for k, i in enumerate(ids)]
         for name, y in zip(names, ys, strict=True):
             if pytrees.signature(y) != pytrees.signature(ys[0]):
                 raise ValueError(

@@ -2,7 +2,8 @@
 
 Batches, and tasks with different numbers of rows, need it. Where neither is there a loss may be anything, but one
 mistake is not noticed by anything else: targets of shape (rows, 1) beside predictions of shape (rows,) are combined to
-(rows, rows), every prediction with every target, and the mean of that is a number like any other.
+(rows, rows), every prediction with every target, and the mean of that is a number like any other. It is refused where
+just one array of a batch is such a column, and warned of elsewhere.
 """
 
 from __future__ import annotations
@@ -76,8 +77,14 @@ def _finding(said: str, name: str, group: Group, level: str, unpaired: str | Non
         advice = f"{advice}; {mistake}" if needed else mistake
     elif not needed:
         advice = "harmless as long as steps see all the data of tasks of equal size"
-    suspect = unpaired is not None and not needed
-    return Finding(said, advice, name, fault=needed, suspect=suspect, prevents_losses=False)
+    # One column of numbers beside others that are none: nobody means to pair every prediction with every target.
+    fault = needed or (unpaired is not None and _has_one_column(group, level))
+    return Finding(said, advice, name, fault=fault, suspect=unpaired is not None and not fault, prevents_losses=False)
+
+
+def _has_one_column(group: Group, level: str) -> bool:
+    """Whether just one of the arrays of a batch has the shape (rows, 1)."""
+    return [a.shape[2:] for a in jax.tree.leaves(group.source(level).data)].count((1,)) == 1
 
 
 class _Losses(NamedTuple):

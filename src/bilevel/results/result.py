@@ -170,7 +170,7 @@ class Result(Reportable):
     def findings(self) -> tuple[Finding, ...]:
         """What the history and the iterates show that should be known, each with a remedy in its sentence.
 
-        Overfitting, a loss that was still falling or rose, a noisy end, weights that cycle or are not those of a
+        Overfitting, a loss that still fell, rose or jumped, a noisy end, weights that cycle or are not those of a
         solution, an x or losses that do not move. `finding.kind` says which, `finding.numbers` what it rests on, and
         `str(finding)` is the sentence. It computes nothing on the problem; `bl.check_result` also solves the lower
         problems further, and says whether y lags behind x.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from bilevel.results.findings.convergence import rising_loss, still_falling
 from bilevel.results.findings.finding import Finding
 from bilevel.results.findings.motion import constant_losses, x_does_not_move
-from bilevel.results.findings.noise import lucky_best, noisy_end
+from bilevel.results.findings.noise import lucky_best, noisy_end, unsteady_end
 from bilevel.results.findings.overfitting import overfitting
 from bilevel.results.findings.weights import collapsed_weights, cycling_weights, weights_off
 
@@ -31,6 +31,7 @@ CHECKS = (
     rising_loss,
     still_falling,
     noisy_end,
+    unsteady_end,
     lucky_best,
 )
 EXPLAINED_BY = {  # a finding that is but the consequence of another is left out beside it
@@ -38,7 +39,8 @@ EXPLAINED_BY = {  # a finding that is but the consequence of another is left out
     "weights off": {"cycling weights", "collapsed weights", "constant losses", "rising loss"},
     "still falling": {"rising loss", "x does not move"},
     "noisy end": {"overfitting"},  # the average iterate, too, has learnt the validation rows by heart
-    "lucky best": {"rising loss", "cycling weights", "overfitting"},
+    "unsteady end": {"rising loss", "cycling weights"},
+    "lucky best": {"rising loss", "cycling weights", "overfitting", "unsteady end"},
 }
 
 

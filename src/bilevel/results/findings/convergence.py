@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bilevel.results.findings.curve import Curve, curve, end_of, lowest_of, middle_of_three, noise_of
+from bilevel.results.findings.curve import OF_GAIN, Curve, curve, is_noisy, lowest_of, middle_of_three, noise_of
 from bilevel.results.findings.finding import Finding, finding
 from bilevel.results.findings.overfitting import held_out
 
 if TYPE_CHECKING:
     from bilevel.results.result import Result
 
-OF_GAIN = 0.03  # what twice the steps would bring matters where it is this share of what the run has gained
 OF_LOSS = 0.05  # or this share of the loss itself, if it is also
 LITTLE = 0.01  # this share of the gain: a loss of 1e-6 can always be halved. In any case it is
 LEAST = 0.05  # this share of the loss, or of all that was gained since the start, and above
@@ -22,7 +21,6 @@ ELSEWHERE = 0.1  # of a fall: where other rows see less of it, it is no gain
 MOVING = 0.1  # a curve has not settled where its last half is as wide as this share of the loss, and of all it gained
 FEW = 6  # evaluations, of which no trend is told
 BEFORE = 16  # evaluations, by which the noise at one of them is measured: after it, it may be what has grown
-NOISY = 0.05  # a curve is noisy where its noise is this share of the loss, and `OF_GAIN` of the gain
 
 
 class Forecast(NamedTuple):
@@ -53,12 +51,6 @@ def forecast(own: Curve) -> Forecast:
         share = min(1.0, own.level / max(own.level, float(np.median(own.values[middle - 2 : middle + 3]))))
         slowing, pace = min(slowing, own.level * (1 - share)), min(pace, own.level * (1 - share**2))
     return Forecast(half.fall / 2, half.low / 2, slowing, pace)
-
-
-def is_noisy(own: Curve) -> bool:
-    """Whether the last evaluations differ by more than is small."""
-    _, noise = end_of(own.values)
-    return noise > NOISY * abs(own.level) and noise > OF_GAIN * own.gained
 
 
 def is_moving(own: Curve) -> bool:
@@ -155,9 +147,10 @@ def rising_loss(result: Result) -> Finding | None:
     else:
         words = f"The {own.name} rose to {late:.4g} after {best:.4g} at step {step}"
         remedy = "Take result.best, or give"
+    exact = result.problem is not None and not result.problem.is_stochastic
     return finding(
         "rising loss",
-        f"{words}. {remedy} a smaller upper_lr or a larger batch.",
+        f"{words}. {remedy} a smaller upper_lr{'' if exact else ' or a larger batch'}.",
         late=late,
         lowest=best,
         step=step,
@@ -192,5 +185,6 @@ VERDICTS = {  # the first of these that was found
     "collapsed weights": "weights not settled",
     "weights do not move": "weights not settled",
     "noisy end": "noisy",
+    "unsteady end": "noisy",
     "lucky best": "noisy",
 }

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 ENOUGH = 20  # with fewer evaluations nothing is said of a curve
 EARLY = 0.05  # of the evaluations: the first are about where the start was, which may be anywhere
 SURE = 0.9  # of two-sided intervals
+OF_GAIN = 0.03  # what is small: this share of what a run has gained
+NOISY = 0.05  # a curve is noisy where its noise is this share of the loss, and `OF_GAIN` of the gain
 CHANCE = 0.01  # that the lowest of as many evaluations, were they noise alone, is lower still
 
 
@@ -81,6 +83,12 @@ def end_of(values: np.ndarray) -> tuple[float, float]:
     """The median of the last quarter of the evaluations, and the standard deviation of their noise."""
     late = np.asarray(values[-max(5, len(values) // 4) :], float)
     return float(np.median(late)), noise_of(late)
+
+
+def is_noisy(own: Curve) -> bool:
+    """Whether the last evaluations differ by more than is small."""
+    _, noise = end_of(own.values)
+    return noise > NOISY * abs(own.level) and noise > OF_GAIN * own.gained
 
 
 def noise_of(values: np.ndarray) -> float:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bilevel.results.findings.curve import ENOUGH, end_of, lowest_of
+from bilevel.results.findings.curve import ENOUGH, curve, end_of, is_noisy, lowest_of, middle_of_three
 from bilevel.results.findings.finding import Finding, finding
 
 if TYPE_CHECKING:
@@ -31,10 +31,34 @@ def noisy_end(result: Result) -> Finding | None:
     )
 
 
+def unsteady_end(result: Result) -> Finding | None:
+    """A loss that goes up and down or has jumped, well above where it was, although every step sees all the data."""
+    own = curve(result)
+    if own is None or not _sees_everything(result) or result.status == "diverged":
+        return None
+    first = len(own.values) // 10  # before, y is on its way
+    smooth = middle_of_three(own.values)[first:]
+    at = first + int(smooth.argmin())
+    lowest, rise = float(smooth.min()), own.level - float(smooth.min())
+    jumped = at + 1 < len(own.values) and np.diff(own.values[at:]).max() > rise / 2  # between two evaluations
+    if rise <= MUCH * abs(own.level) or not (jumped or is_noisy(own)):
+        return None
+    late, step = own.values[-max(5, len(own.values) // 4) :], int(result.history.step[at])
+    return finding(
+        "unsteady end",
+        f"The {own.name} was {lowest:.4g} at step {step} and then jumped, although every step sees all the data: in "
+        f"the last quarter of the evaluations it is between {late.min():.4g} and {late.max():.4g}. Steps are too long "
+        "for where x has come: take result.best, give a smaller upper_lr, or keep x near with a constraint.",
+        level=own.level,
+        lowest=lowest,
+        step=step,
+    )
+
+
 def lucky_best(result: Result) -> Finding | None:
     """A best iterate that is lower than the others by no more than these differ among themselves."""
     history, by = result.history, result.best_by
-    if by == "last" or history.evaluations < ENOUGH or result.status == "diverged":
+    if by == "last" or history.evaluations < ENOUGH or result.status == "diverged" or _sees_everything(result):
         return None
     column = history.worst if by == "validation" else history.selection_worst
     if column is None or not np.all(np.isfinite(column)):
@@ -51,3 +75,9 @@ def lucky_best(result: Result) -> Finding | None:
         level=level,
         noise=noise,
     )
+
+
+def _sees_everything(result: Result) -> bool:
+    """Whether every step saw all rows of all tasks, so that nothing of the run is luck."""
+    some = getattr(getattr(result.solver, "sampling", None), "draws", False)
+    return result.problem is not None and not result.problem.is_stochastic and not some

@@ -16,6 +16,7 @@ import numpy as np
 
 from bilevel.results.findings.curve import ENOUGH, compared, mean_and_error
 from bilevel.results.findings.finding import Finding, finding
+from bilevel.results.findings.overfitting import overfitting
 from bilevel.results.history import column_names
 from bilevel.weightings.exponentiated import Exponentiated
 from bilevel.weightings.simplex_ascent import SimplexAscent
@@ -68,10 +69,12 @@ def cycling_weights(result: Result) -> Finding | None:
     progress = np.abs(end.weights[-1] - end.weights[0]).sum()
     if not (end.travel > 3 and end.travel > 3 * progress and end.swing > 0.3):
         return None
+    # The average iterate, too, has learnt the validation rows by heart.
+    average = ", or take result.average" if overfitting(result) is None else ""
     return finding(
         "cycling weights",
         f"The weights cycle (one of them swings by {end.swing:.2f}): give the weighting a smaller lr, or a pull to "
-        "uniform, or take result.average.",
+        f"uniform{average}.",
         swing=end.swing,
         travel=end.travel,
     )
