@@ -29,7 +29,9 @@ def table(records: list[dict]) -> str:
     for (signal, process), name in BREAKS.items():
         cells = []
         for engine in engines:
-            own = [r["seconds"] for r in records if (r["engine"], r["signal"], r["process"]) == (engine, signal, process)]
+            own = [
+                r["seconds"] for r in records if (r["engine"], r["signal"], r["process"]) == (engine, signal, process)
+            ]
             cells.append(f"{min(own):.1f} to {max(own):.1f} s ({len(own)})" if own else "not tried")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
