@@ -174,9 +174,7 @@ def _glimpsed(group: Group, files_only: bool) -> jax.Array | None:
     """The places of `GLIMPSED` tasks, evenly spread, of a group with rows in files, or of any; None = all."""
     wanted = not files_only or any(isinstance(getattr(group, role), Mapped) for role in ROLES)
     return (
-        jnp.asarray(np.linspace(0, group.size - 1, GLIMPSED).astype(int))
-        if wanted and group.size > GLIMPSED
-        else None
+        jnp.asarray(np.linspace(0, group.size - 1, GLIMPSED).astype(int)) if wanted and group.size > GLIMPSED else None
     )
 
 
