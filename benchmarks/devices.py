@@ -28,7 +28,7 @@ import numpy as np
 SOLVERS = ("MORBiT", "Tandem", "SABA", "STABLE")
 RATES = {"fashion": (0.05, 0.01, 0.3), "letter": (0.01, 0.05, 0.1)}  # of x, y and the weights
 STEPS, TASKS = 2000, 5
-TIMED_STEPS, ROUNDS = 20, 4
+TIMED_STEPS, ROUNDS, TURNS = 20, 3, 3
 
 
 def ready(shape: str, tasks: int, width: int) -> Any:
@@ -104,9 +104,9 @@ def timer(tasks: str, devices: str) -> None:
 # ------------------------------------------------------------------ the two studies
 
 
-def start(*arguments: str, devices: int = 1, threads: int = 1) -> subprocess.Popen:
+def start(*arguments: str, devices: int = 1, threads: int = 1, script: str = __file__) -> subprocess.Popen:
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices), "NPROC": str(threads)}
-    command = [sys.executable, __file__, *arguments]
+    command = [sys.executable, script, *arguments]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
@@ -150,7 +150,10 @@ def finish(process: subprocess.Popen) -> str:
 
 def speed() -> None:
     settings = {"64 on one device": ("64", "1"), "64 on two devices": ("64", "2"), "32 on one device": ("32", "1")}
-    taken = {name: json.loads(finish(start("timer", *s, devices=int(s[1])))) for name, s in settings.items()}
+    taken: dict[str, list[float]] = {name: [] for name in settings}
+    for _ in range(TURNS):
+        for name, s in settings.items():
+            taken[name] += json.loads(finish(start("timer", *s, devices=int(s[1]))))
     for name, own in taken.items():
         print(f"{name:20}{np.median(own):8.2f} ms a step (from {min(own):.2f} to {max(own):.2f})")
     one, two, half = (float(np.median(own)) for own in taken.values())

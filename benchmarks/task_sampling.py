@@ -51,7 +51,10 @@ def regressions(n: int, rows: int = 16, features: int = 8, inner: int = 6) -> tu
 
 
 def timed(n: int, steps: int) -> None:
-    """A whole run, after a short one that compiles: seconds a step by the clock and of the processor, memory in MB."""
+    """A whole run, after a short one that compiles: seconds a step by the clock and of the processor, memory in MB.
+
+    And the worst loss at the start and at the end: a run that blows up is none.
+    """
     problem, x, y = regressions(n)
     solver = bl.MORBiT(sampling=bl.sampling.All() if n == DRAWN else bl.sampling.Mixture(DRAWN))
     data = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -61,20 +64,31 @@ def timed(n: int, steps: int) -> None:
     if result.steps < steps:
         raise RuntimeError(result.message)
     seconds, processor = time.perf_counter() - began, time.process_time() - used
-    print(seconds / steps, processor / steps, data, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    first = result.history.validation[0].max() if result.history.largest is None else result.history.largest[0]
+    print(
+        seconds / steps,
+        processor / steps,
+        data,
+        peak,
+        first,
+        result.average.worst,
+        np.mean(np.asarray(result.average.losses)),
+    )
 
 
 def time_steps(sizes: list[int], steps: int = 100_000) -> None:
     """The table, ratios to all of 64 tasks."""
     base = None
-    print(f"{'n':>9}{'us a step':>12}{'ratio':>8}{'processor':>12}{'ratio':>8}{'data MB':>10}{'peak MB':>10}")
+    names = "us a step", "ratio", "processor", "ratio", "data MB", "peak MB", "worst", "then", "mean"
+    print(f"{'n':>9}" + "".join(f"{name:>11}" for name in names))
     for n in [DRAWN, *sizes]:
         command = [sys.executable, __file__, "one", str(n), str(steps)]
-        ran = subprocess.run(command, capture_output=True, text=True, check=True)
-        seconds, processor, data, peak = map(float, ran.stdout.split())
+        ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        seconds, processor, data, peak, *losses = map(float, ran.stdout.split())
         base = (seconds, processor) if base is None else base
-        times = f"{1e6 * seconds:>12.1f}{seconds / base[0]:>8.2f}{1e6 * processor:>12.1f}{processor / base[1]:>8.2f}"
-        print(f"{n:>9}{times}{data:>10.0f}{peak:>10.0f}", flush=True)
+        times = 1e6 * seconds, seconds / base[0], 1e6 * processor, processor / base[1]
+        print(f"{n:>9}" + "".join(f"{number:>11.2f}" for number in (*times, data, peak, *losses)), flush=True)
 
 
 # ------------------------------------------------------------------ the solution, in closed form
@@ -114,7 +128,7 @@ def path(problem: bl.Problem, solver: bl.Solver, steps: int, seed: jax.Array) ->
 
     def several(state: bl.State, c: jax.Array) -> tuple[bl.State, jax.Array]:
         def one(i: jax.Array, state: bl.State) -> bl.State:
-            return solver.step(problem, state, jax.random.fold_in(key, c * (steps // SEEN) + i))[0]
+            return solver.advance(problem, state, jax.random.fold_in(key, c * (steps // SEEN) + i))[0]
 
         state = jax.lax.fori_loop(0, steps // SEEN, one, state)
         return state, state.x
@@ -159,7 +173,7 @@ def sinusoids(n: int = 10_000, steps: int = 20_000) -> None:
     sampled = bl.solve(ready.problem, few, ready.x, steps=steps, progress=False)
     whole = bl.solve(ready.problem, solver, ready.x, steps=steps, seconds=sampled.seconds, progress=False)
     for name, result in (("64 of 10,000", sampled), ("all", whole)):
-        worst = np.sort(result.average.test_losses)[-n // 10 :].mean()
+        worst = np.sort(np.asarray(result.average.test_losses))[-n // 10 :].mean()
         print(f"{name:<14}{result.steps:>8} steps{result.seconds:>8.0f} s   worst decile {worst:.4f}", flush=True)
 
 

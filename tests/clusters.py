@@ -4,6 +4,7 @@ All of it listens on loopback, and is stopped by who started it.
 """
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -34,6 +35,14 @@ def wait_for(condition, seconds, what):
     while not condition():
         assert time.monotonic() < end, f"{what}: not within {seconds} s"
         time.sleep(0.05)
+
+
+def note(**record):
+    """A line of what was measured, into the file that BILEVEL_RECORDS names: benchmarks/broken_jobs.py reads it."""
+    print(record)
+    if "BILEVEL_RECORDS" in os.environ:
+        with Path(os.environ["BILEVEL_RECORDS"]).open("a") as file:
+            file.write(json.dumps(record) + "\n")
 
 
 class Mpirun:

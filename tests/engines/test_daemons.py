@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clusters import JOB, Mpirun, Slurm, missing, started, wait_for
+from clusters import JOB, Mpirun, Slurm, missing, note, started, wait_for
 
 # Too long for script/test-all, which is bounded: BILEVEL_TIMES=1 pytest -m slow tests/engines
 pytestmark = [
@@ -103,7 +103,7 @@ def test_what_breaks_a_run_ends_it_soon_and_the_same_command_goes_on(cluster, un
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
     assert process.returncode != 0
-    print(f"{cluster.name}, {number.name} of process {rank}: the job had ended after {seconds:.1f} s")
+    note(engine=cluster.name, signal=number.name, process=rank, seconds=seconds)
     kept = newest(tmp_path)
     assert kept >= before
     finished(cluster.start(tmp_path))

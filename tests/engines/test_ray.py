@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from clusters import JOB, wait_for
+from clusters import JOB, note, wait_for
 from kept_runs import NOISY, X, Y
 
 pytestmark = [
@@ -68,12 +68,13 @@ def unbroken(nodes, tmp_path_factory):
     return run(train(tmp_path_factory.mktemp("unbroken"), 0), processes=2, timeout=120, heartbeat=20)
 
 
+@pytest.mark.parametrize("time_", range(int(os.environ.get("BILEVEL_TIMES", 1))))
 @pytest.mark.parametrize(
     ("number", "rank"),
     [(signal.SIGKILL, 1), (signal.SIGKILL, 0), (signal.SIGSTOP, 1), (signal.SIGTERM, 1)],
     ids=["SIGKILL of a worker", "SIGKILL of process 0", "SIGSTOP of a worker", "SIGTERM of a worker"],
 )
-def test_a_run_that_loses_a_process_is_begun_again_and_ends_the_same(nodes, unbroken, number, rank, tmp_path):
+def test_a_run_that_loses_a_process_is_begun_again_and_ends_the_same(nodes, unbroken, number, rank, time_, tmp_path):
     from bilevel.engines.ray import run
 
     times = []
@@ -94,7 +95,7 @@ def test_a_run_that_loses_a_process_is_begun_again_and_ends_the_same(nodes, unbr
     striking.join()
     assert np.array_equal(result, unbroken)
     assert times, "it was not begun again"
-    print(f"Ray, {number.name} of process {rank}: new processes after {times[0]:.1f} s")
+    note(engine="Ray", signal=number.name, process=rank, seconds=times[0])
 
 
 def test_an_error_of_the_function_is_raised_and_not_tried_again(nodes, tmp_path):

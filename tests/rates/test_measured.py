@@ -10,6 +10,7 @@ from scipy.optimize import minimize
 
 import bilevel as bl
 from bilevel.diagnostics.newton import solve_lower
+from bilevel.oracles.lower import lower_gradients
 from bilevel.problem.initial_point import lower_points
 from bilevel.problem.per_task import PerTask
 from bilevel.rates import curvature, measured
@@ -205,3 +206,30 @@ def test_the_norm_that_directions_are_clipped_at_hardly_grows_late_in_a_run_with
     assert float(jnp.linalg.norm(kept)) == pytest.approx(min(50, limit), rel=1e-2)
     after = measured.clip(jnp.zeros(2), known, jnp.array(late))[1]
     assert float(after.norm) == pytest.approx((1 - measured.SHARE) * float(known.norm))  # it falls as fast as ever
+
+
+def test_a_task_that_was_not_seen_while_x_grew_takes_no_step_too_long():
+    """x is five times as large as where L was measured: a step of 1 / L throws y away, unless L is looked at ahead."""
+
+    def lower(x, y, batch):
+        return jnp.mean((batch[0] @ (x * y) - batch[1]) ** 2) / 2
+
+    draws = np.random.default_rng(0)
+    data = draws.normal(size=(8, 40, 6)), draws.normal(size=(8, 40))
+    data[0][:4] *= np.linspace(0.2, 2, 6)  # one direction bends the most
+    problem = bl.Problem(lower, lower, bl.Task.stack(train=data, validation=data))
+    x, y = jnp.ones(6), PerTask((jnp.asarray(draws.normal(size=(8, 6))),))
+    known = curvature.lower(problem, x, y, jax.random.key(0))
+    # Along a direction that is another one by now.
+    known = PerTask((known.groups[0]._replace(vector=jnp.broadcast_to(jnp.eye(6)[0], (8, 6))),))
+    samples = PerTask((None,))
+    before = problem.validation_losses(5 * x, y)  # of the same function on the same rows
+
+    def after(stale):
+        found = curvature.follow_lower(problem, 5 * x, y, samples, known, stale)
+        slopes = lower_gradients(problem, 5 * x, y, None)
+        rates = 1 / found.groups[0].value
+        return problem.validation_losses(5 * x, PerTask((y.groups[0] - rates[:, None] * slopes.groups[0],)))
+
+    assert jnp.any(after(stale=False) > before)
+    assert jnp.all(after(stale=True) <= before)

@@ -150,9 +150,12 @@ class BaseProblem(abc.ABC):
         """Samples of training rows, for every task."""
         return PerTask(tuple(group.draw_lower(key) for group in self.groups))
 
-    def glimpse(self, y: PerTask[Any]) -> tuple[Self, PerTask[Any]]:
-        """A part of the tasks of groups whose rows are in files, and of their y: for checks that must not read all."""
-        chosen = [_glimpsed(group) for group in self.groups]
+    def glimpse(self, y: PerTask[Any], files_only: bool = True) -> tuple[Self, PerTask[Any]]:
+        """A part of the tasks of groups whose rows are in files, and of their y: for checks that must not read all.
+
+        With `files_only=False`, of all large groups: for checks of functions, which like tasks share.
+        """
+        chosen = [_glimpsed(group, files_only) for group in self.groups]
         groups = [g if i is None else g.chosen_whole(i) for g, i in zip(self.groups, chosen, strict=True)]
         own = [y_g if i is None else pytrees.index(y_g, i) for y_g, i in zip(y, chosen, strict=True)]
         return self.replace(groups=tuple(groups)), PerTask(tuple(own))
@@ -167,13 +170,11 @@ class BaseProblem(abc.ABC):
         return self.join(PerTask(tuple(g.losses(function or g.upper, getattr(g, role), x, y_g) for g, y_g in rows)))
 
 
-def _glimpsed(group: Group) -> jax.Array | None:
-    """The places of `GLIMPSED` tasks, evenly spread, of a group with rows in files; None = all."""
-    in_files = any(isinstance(getattr(group, role), Mapped) for role in ROLES)
+def _glimpsed(group: Group, files_only: bool) -> jax.Array | None:
+    """The places of `GLIMPSED` tasks, evenly spread, of a group with rows in files, or of any; None = all."""
+    wanted = not files_only or any(isinstance(getattr(group, role), Mapped) for role in ROLES)
     return (
-        jnp.asarray(np.linspace(0, group.size - 1, GLIMPSED).astype(int))
-        if in_files and group.size > GLIMPSED
-        else None
+        jnp.asarray(np.linspace(0, group.size - 1, GLIMPSED).astype(int)) if wanted and group.size > GLIMPSED else None
     )
 
 

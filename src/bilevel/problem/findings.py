@@ -53,7 +53,7 @@ def in_batches(problem: BaseProblem, x: Any, y: PerTask[Any], harmless: bool = T
     """
     if pytrees.is_traced((x, y, problem)):
         return
-    problem, y = problem.glimpse(y)
+    problem, y = problem.glimpse(y, files_only=False)
     pairs = _pairs(problem, equal_sizes=True)
     yield from row_means.in_rows(
         problem, x, y, [pair for pair in pairs if harmless or row_means.matters(problem, x, y, pair)]

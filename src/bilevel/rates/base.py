@@ -91,11 +91,16 @@ class Rates(abc.ABC):
         """Between steps, at intervals: measures again what changes as x moves; the point has half-uniform weights."""
         return state
 
-    def follow(self, problem: Problem, x: Any, y: PerTask, rows: PerTask[Sample], state: RatesState) -> RatesState:
-        """In every step: one power iteration on every lower problem, where anything needs it."""
+    def follow(
+        self, problem: Problem, x: Any, y: PerTask, rows: PerTask[Sample], state: RatesState, stale: bool = False
+    ) -> RatesState:
+        """In every step: a power iteration on every lower problem, where anything needs it.
+
+        `stale`: what is known of these tasks may be of long ago.
+        """
         if state.curvature is None:
             return state
-        return state._replace(curvature=curvature.follow_lower(problem, x, y, rows, state.curvature))
+        return state._replace(curvature=curvature.follow_lower(problem, x, y, rows, state.curvature, stale))
 
     @abc.abstractmethod
     def upper(self, state: RatesState, x: Any, direction: Any, step: jax.Array) -> UpperStep:

@@ -84,17 +84,28 @@ def lower(problem: Problem, x: Any, y: PerTask[Any], key: jax.Array) -> PerTask[
 
 
 def follow_lower(
-    problem: Problem, x: Any, y: PerTask[Any], samples: PerTask[Sample], known: PerTask[LowerCurvature]
+    problem: Problem,
+    x: Any,
+    y: PerTask[Any],
+    samples: PerTask[Sample],
+    known: PerTask[LowerCurvature],
+    stale: bool = False,
 ) -> PerTask[LowerCurvature]:
     """One power iteration more: L <- max(.99 L, |A u|); where batches are drawn, at least a quarter of the largest.
 
     A logistic loss is flat on rows that are fitted well, and curved again on the next one that is not. The largest
     is forgotten slowly, as x may change the problem permanently.
+
+    Where tasks are seen now and then (`stale`), x may have gone far since u was found, and one iteration from there
+    says too little: the lower step overshoots, and x follows it. u is the gradient then, which is where y is about to
+    go.
     """
     drop = MAX_DROP if problem.is_stochastic else jnp.inf
 
     def one(task: TaskView, y: Any, sample: Sample, known: LowerCurvature) -> LowerCurvature:
-        value, vector = linear.stretch(lambda v: hessian_product(task.lower, x, y, v, sample), known.vector)
+        product = lambda v: hessian_product(task.lower, x, y, v, sample)  # noqa: E731
+        along = jax.grad(task.lower, argnums=1)(x, y, sample) if stale else known.vector
+        value, vector = linear.stretch(product, along)
         highest = jnp.maximum(0.9997 * known.highest, value).astype(known.value.dtype)
         value = jnp.maximum(jnp.maximum(0.99 * known.value, value), highest / drop)
         return LowerCurvature(value.astype(highest.dtype), vector, highest)

@@ -70,9 +70,11 @@ class Scaled(Rates):
         """That of the rates."""
         return self.rates.refresh(problem, point, state, key, iterations)
 
-    def follow(self, problem: Problem, x: Any, y: PerTask, rows: PerTask[Sample], state: RatesState) -> RatesState:
+    def follow(
+        self, problem: Problem, x: Any, y: PerTask, rows: PerTask[Sample], state: RatesState, stale: bool = False
+    ) -> RatesState:
         """That of the rates."""
-        return self.rates.follow(problem, x, y, rows, state)
+        return self.rates.follow(problem, x, y, rows, state, stale)
 
     def upper(self, state: RatesState, x: Any, direction: Any, step: jax.Array) -> UpperStep:
         """alpha times the factor."""

@@ -183,7 +183,7 @@ class BilevelSolver(Solver):
 
     def lower_rates(self, problem: Problem, state: State, rows: PerTask[Sample]) -> LowerRates:
         """beta, one per task; the curvature is followed on these rows, where anything needs it."""
-        rates = self.rates.follow(problem, state.x, state.y, rows, state.rates)
+        rates = self.rates.follow(problem, state.x, state.y, rows, state.rates, stale=self.sampling.draws)
         return LowerRates(self.lower_rate(problem, rates, state.step), rates)
 
     def lower_rate(self, problem: Problem, rates: RatesState, step: jax.Array) -> PerTask[jax.Array]:

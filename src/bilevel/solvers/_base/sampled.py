@@ -15,6 +15,7 @@ from bilevel.problem.blocks import block_size, in_blocks
 from bilevel.problem.group import Group, TaskView, UpperSample
 from bilevel.problem.per_task import InOrder, PerTask
 from bilevel.problem.problem import Problem
+from bilevel.sampling.all import All
 from bilevel.sampling.base import Draw
 from bilevel.sampling.losses import Owed
 from bilevel.solvers._base.last_point import LastStep
@@ -119,12 +120,15 @@ def visit(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array)
         start = solver.with_last_point(small, last.of(*seen, carried.counted, state.step))
         last = last.see(seen.rows, state.step)
     # With weights that do not move, as they are moved by all that several steps have seen.
-    after, info = solver.replace(weighting=Average()).step(seen.rows.problem(problem), start, key)
+    own = solver.replace(weighting=Average())
+    if sum(counts(solver, problem)) == problem.size:  # nothing that is known of a task is of long ago
+        own = own.replace(sampling=All())
+    after, info = own.step(seen.rows.problem(problem), start, key)
     after, info = _slowed(solver, problem, state, after, info)
     rate, owed, rates = info.weights_rate, carried.owed, after.rates
     if owed is not None:
-        own = state._replace(weighting=pytrees.index(state.weighting, seen.rows.numbers))
-        rate, rates = solver.weights_rate(own, info.losses, rates)
+        there = state._replace(weighting=pytrees.index(state.weighting, seen.rows.numbers))
+        rate, rates = solver.weights_rate(there, info.losses, rates)
         rate = rate * (_seen_share(solver, problem) if solver.needs.weights else 1)
         owed = owed.see(seen.rows.numbers, seen.share, info.losses, rate)
     same = {"weights": None, "weighting": None, "sampling": None}
