@@ -184,7 +184,7 @@ def _check_info(solver: Solver, example: Example, info: Info) -> None:
         np.allclose(info.upper_rate, float(lr), rtol=1e-6),  # type: ignore[arg-type]
         f"{solver}: Info.upper_rate is {info.upper_rate[0]}, but upper_lr is {lr}.",
     )
-    # At first v may be 0, and x need not enter f. Tasks that are drawn may have no weight: the direction is 0 then.
+    # At first v may be 0, and x need not enter f. For a task that is drawn, the first time may be any step.
     norms = np.asarray(info.direction_norm)[2:]
     positive = np.any(norms > 0) and np.all(norms >= 0) if solver.in_parts else np.all(norms > 0)
     require(positive, f"{solver}: Info.direction_norm is not positive.")
@@ -225,7 +225,7 @@ def _check_file(solver: Solver, state: State) -> None:
 def _check_order(runner: CompiledRun, setting: Setting) -> None:
     """Permuting tasks permutes their weights, where batches do not differ."""
     if runner.solver.in_parts:
-        return  # which tasks a step sees goes by their places; two keys may end at one vertex all the same
+        return  # which tasks a step sees goes by their places
     for batch in (setting.batch, None):  # a method that remembers which rows came when needs them all at once
         alike = setting._replace(noise=0.0, batch=batch)
         example, permuted = (make(alike._replace(order=order), jnp.float64) for order in (setting.order, SWAPPED))
