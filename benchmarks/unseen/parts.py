@@ -195,6 +195,7 @@ def main() -> None:
                         print(*rows[-1].values(), flush=True)
             writer.writerows(rows)  # a set at once: one that was cut is made again
             file.flush()
+            jax.clear_caches()  # programs of hundreds of runs are more than a process may map
 
 
 if __name__ == "__main__":
