@@ -23,9 +23,9 @@ Curvatures are measured of the tasks of one draw; the others start from the larg
 they are visited.
 
 A limit: where a task is seen every hundred steps or less often, y_i and v_i are of an x that is long gone, and with
-chosen rates a run may end far above where it was. Seen on 10,000 sinusoids with 64 in a step (benchmarks/task_sampling.py
-sinusoids): the worst tenth ended at 2,387, where all tasks in every step gave 12.4 in the same time. Look at the
-history; `result.best` is from before.
+chosen rates a run may end far above where it was. Seen on 10,000 sinusoids with 64 in a step
+(benchmarks/task_sampling.py sinusoids): the worst tenth ended at 2,387, where all tasks in every step gave 12.4 in the
+same time. Look at the history; `result.best` is from before.
 
 Tasks in several groups: from each group a number of tasks is drawn that is proportional to its size, at least one.
 
