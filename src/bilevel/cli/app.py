@@ -67,7 +67,7 @@ def root(
 ) -> None:
     """Min-max multi-objective bilevel optimization: learn what tasks share so that the worst of them does well.
 
-    Start with `bilevel demo`. Everything else is the Python library: `import bilevel as bl`.
+    Start with `bilevel demo`, or with a table of yours: `bilevel fit`. From Python: `import bilevel as bl`.
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

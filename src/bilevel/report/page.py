@@ -37,12 +37,13 @@ def write(
     target = target_file(path, f"report({_shown(path)})")
     render = rendering.renderer()
     known = _baselines(baselines, [*runs, *(others or ())])
-    subject, other = _labelled(runs, others, known)
+    subject, other = _labelled(runs, others, known, section and section.labels)
+    about_run = section is None  # and not about a model that was taken from it
     text = render(
         title=title or subject.label,
-        facts=_facts(subject),
-        verdict=sentences.verdict(subject),
-        comparison=[] if other is None else sentences.comparison(subject, other),
+        facts=_facts(subject) if about_run else section.facts,
+        verdict=sentences.verdict(subject) if about_run else section.verdict,
+        comparison=sentences.comparison(subject, other) if about_run and other is not None else [],
         section=section,
         remark=sentences.differing_tasks(subject),
         tasks=tables.tasks(subject, other),
@@ -87,14 +88,14 @@ def _baselines(given: Any, runs: Sequence[Result]) -> Baselines | None:
 
 
 def _labelled(
-    runs: list[Result], others: list[Result] | None, known: Baselines | None
+    runs: list[Result], others: list[Result] | None, known: Baselines | None, labels: tuple[str, str] | None
 ) -> tuple[Subject, Subject | None]:
     """Both under names that differ, with the baselines of their tasks."""
-    label = solver_title(runs[0])
+    label = labels[0] if labels else solver_title(runs[0])
     subject = Subject(label, runs, _of_tasks(runs[0], known))
     if others is None:
         return subject, None
-    other = solver_title(others[0])
+    other = labels[1] if labels else solver_title(others[0])
     label = other if other != label else f"the other {other}"
     return subject, Subject(label, others, _of_tasks(others[0], known))
 

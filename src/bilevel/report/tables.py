@@ -38,11 +38,18 @@ class Table(NamedTuple):
 
 
 class Section(NamedTuple):
-    """What a caller adds to a page, before all else: for instance losses on rows that the runs did not have."""
+    """What a caller puts before all else: losses of a model on rows that the runs did not have.
+
+    A page with one is about this model; the runs in which it was learnt come after it.
+    """
 
     title: str
+    verdict: str
+    facts: list[tuple[str, str]]
     sentences: list[str]
     table: Table
+    about: str  # the runs
+    labels: tuple[str, str]  # of the run, and of the one that it is shown against
 
 
 def number(value: float | None, digits: int = 5) -> str:

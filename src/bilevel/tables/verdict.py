@@ -66,10 +66,10 @@ class Verdict(NamedTuple):
             "within noise": "Robust made no difference beyond noise here",
         }[self.answer]
         ours, theirs = (f"{_short(self.worst[model])} ({self.worst_task[model]})" for model in (ROBUST, best))
-        interval = f"{LEVEL:.0%} interval {_short(gain.low)} to {_short(gain.high)}"
+        interval = f"{LEVEL:.0%} interval {_apart(gain.low)} to {_apart(gain.high)}"
         return (
             f"{begin}: its worst loss on rows held out is {ours}, and that of the best of the others, {WORDS[best]}, "
-            f"{theirs}, a difference of {_short(gain.difference)} ({interval}), while mean losses are "
+            f"{theirs}, which is {_apart(gain.difference)} ({interval}), while mean losses are "
             f"{_short(self.mean[ROBUST])} and {_short(self.mean[best])}."
         )
 
@@ -81,6 +81,15 @@ class Verdict(NamedTuple):
             for model, gain in self.gains.items()
         ]
         return f"Worst losses of the others less robust's, with {LEVEL:.0%} intervals: {'; '.join(parts)}."
+
+
+def _apart(difference: float) -> str:
+    """In words.
+
+    >>> _apart(0.25), _apart(-0.5)
+    ('0.25 higher', '0.5 lower')
+    """
+    return f"{_short(abs(difference))} {'lower' if difference < 0 else 'higher'}"
 
 
 def verdict(losses: Mapping[str, np.ndarray], task: np.ndarray, names: list[str], seed: int) -> Verdict:

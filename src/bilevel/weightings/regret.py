@@ -56,6 +56,7 @@ class Regret(Shifted[StateT]):
         """f - b."""
         return losses - kept
 
-    def known_baselines(self, n: int) -> np.ndarray:
-        """b."""
-        return np.asarray(values_of(self.baseline), float)
+    def known_baselines(self, n: int) -> np.ndarray | None:
+        """b; None where it is 0 for every task, as regrets then are the losses."""
+        found = np.asarray(values_of(self.baseline), float)
+        return found if np.any(found) else None
