@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from bilevel.tables import arrow_values, columns, outcomes, reading
+from bilevel.tables import arrow_values, columns, described, outcomes, reading
 from bilevel.tables.columns import Column
 from bilevel.tables.encoding import Encoder
 from bilevel.tables.errors import InputError
@@ -45,6 +45,17 @@ def csv_table(path, separator=",", encoding="utf-8"):
 def parquet_table(path):
     pyarrow.parquet.write_table(pa.table({name: pa.array(own) for name, own in COLUMNS.items()}), path)
     return path
+
+
+def test_what_keeps_a_column_from_being_of_numbers_is_told(tmp_path):
+    ages = [str(k % 15) for k in range(ROWS)]
+    ages[8] = "62y"
+    table = [["age", "code", "real"], *([age, ("a", "7")[k % 2], k / 7 if k else "1.5x"] for k, age in enumerate(ages))]
+    found = columns.found(reading.read(write(tmp_path / "a.csv", table)), {}, {})
+    (told,) = described.nearly_numbers(found, {})  # a code of letters and numbers is one
+    assert told.startswith("age: of its 16 different values all are numbers but '62y' (first in row 9)")
+    assert not list(described.nearly_numbers(found, {"age": "category"}))
+    assert found.left_out == {"real": "40 different texts in 40 rows, all numbers but '1.5x'"}
 
 
 def test_kinds_and_what_is_left_out(tmp_path):

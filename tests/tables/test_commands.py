@@ -249,3 +249,7 @@ def test_numbers_as_targets_of_either_model(model, suffix, tmp_path):
     told = call("predict", str(tmp_path / "run"), str(file))
     assert "161 rows have the target ill: R2 0.9" in told.errors
     assert call("report", str(tmp_path / "run")).exit_code == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert page.index("on rows held out is") < page.index("How it was learnt")  # the model, and then the runs
+    assert "worst loss, min-avg" in page
+    assert "the other Tandem" not in page

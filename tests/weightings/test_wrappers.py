@@ -69,6 +69,7 @@ def test_baselines_are_those_of_the_outermost_that_has_any():
     assert Ratio([2.0], Regret([1.0])).known_baselines(1).tolist() == [2.0]
     assert UpperBound([1.0], 1.0, Regret([3.0])).known_baselines(1).tolist() == [3.0]
     assert Shrunk([1.0]).known_baselines(1) is None
+    assert Regret([0.0, 0.0]).known_baselines(2) is None  # regrets are the losses
 
 
 def test_the_worst_regret_is_of_a_task_whose_baseline_is_known():

@@ -14,6 +14,7 @@ from bilevel.tables.reading import Table
 
 KINDS = ("number", "category", "date")
 FEW = 20  # different texts up to which they are categories in any case
+OTHERS = 0.1  # of the different values of a column that is otherwise of numbers
 IDENTIFIER = 0.5  # different texts a row, above which they name the row
 
 
@@ -77,8 +78,24 @@ def _inferred(column: Any) -> tuple[str, Values | None]:
     if known == 1 and rows == len(texts.codes):
         return f"always {texts.labels[0]!r:.40}", None
     if known > max(FEW, IDENTIFIER * rows):
-        return f"{known:,} different texts in {rows:,} rows", None
+        others = others_than_numbers(texts)
+        but = f", all numbers but {others[0]!r:.40}" if others else ""
+        return f"{known:,} different texts in {rows:,} rows{but}", None
     return "category", texts
+
+
+def others_than_numbers(texts: Coded) -> list[str]:
+    """What keeps a column from being one of numbers, where that is little; one cell may cost the column."""
+    others = [label for label in map(str, texts.labels) if not _is_number(label)]
+    return others if len(others) <= OTHERS * len(texts.labels) else []
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _useless(own: np.ndarray) -> str:

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from bilevel.tables.arrow_values import Coded
-from bilevel.tables.columns import Found
+from bilevel.tables.columns import Found, others_than_numbers
 from bilevel.tables.outcomes import CLASSIFICATION, Outcomes
 from bilevel.tables.reading import Table
 from bilevel.tables.settings import Settings
 
 SHOWN = 6  # names or classes
-FEW_OTHERS = 0.1  # of the different values of a column that is otherwise of numbers
 WORDS = {"number": "numbers", "category": "categories", "date": "dates"}
 OTHERWISE = "Where that is wrong: --kind, --number, --category, --date, --exclude."
 
@@ -42,34 +41,26 @@ def table(table: Table, settings: Settings, own: Outcomes, found: Found) -> list
     ]
     if reasons:
         lines.append(f"  left out    {len(reasons)}: {_some(reasons)}")
-    notes = [*own.notes, *_nearly_numbers(found, settings.kinds), *_nearly_alike(own)]
+    notes = [*own.notes, *nearly_numbers(found, settings.kinds), *nearly_alike(own)]
     return [*lines, *(f"  note        {note}" for note in notes), f"  {OTHERWISE}"]
 
 
-def _nearly_numbers(found: Found, given: Mapping[str, str]) -> Iterator[str]:
+def nearly_numbers(found: Found, given: Mapping[str, str]) -> Iterator[str]:
     """Categories that a few values keep from being numbers: one cell may cost the column."""
     for column in found.columns:
         texts = found.values[column.name]
         if not isinstance(texts, Coded) or column.name in given:
             continue
-        others = [label for label in texts.labels if not _is_number(label)]
-        if 0 < len(others) <= FEW_OTHERS * column.labels:
-            where = int(np.flatnonzero(texts.codes == list(texts.labels).index(others[0]))[0]) + 1
+        others = others_than_numbers(texts)
+        if others:
+            where = int(np.flatnonzero(texts.codes == [str(label) for label in texts.labels].index(others[0]))[0]) + 1
             yield (
                 f"{column.name}: of its {column.labels:,} different values all are numbers but "
                 f"{_some([repr(other) for other in others])} (first in row {where:,}): taken as a category"
             )
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _nearly_alike(own: Outcomes) -> Iterator[str]:
+def nearly_alike(own: Outcomes) -> Iterator[str]:
     """Classes that differ in case or in spaces around them only."""
     if own.kind != CLASSIFICATION:
         return
