@@ -22,7 +22,7 @@ Value = Callable[[Records, str, str, int], float]
 def read(path: Path = HERE / "records.csv") -> Records:
     """All lines."""
     found: Records = defaultdict(dict)
-    for row in csv.DictReader(path.open()):
+    for row in csv.DictReader(path.read_text().splitlines()):
         found[row["problem"], row["method"]][int(row["draw"])] = row
     return found
 
@@ -154,7 +154,7 @@ def letters(records: Records) -> str:
 def remedies(objective: str, path: Path = HERE / "parts.csv") -> str:
     """The worst test loss of a plain run, and what each remedy changes it by, paired over draws."""
     found: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-    for row in csv.DictReader(path.open()):
+    for row in csv.DictReader(path.read_text().splitlines()):
         if row["objective"] == objective:
             found[row["problem"], row["remedy"]][int(row["draw"])] = float(row["worst"])
     problems = list(dict.fromkeys(problem for problem, _ in found))
@@ -170,8 +170,8 @@ def remedies(objective: str, path: Path = HERE / "parts.csv") -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Writes the page."""
+def page() -> str:
+    """The whole of it."""
     from methods import METHODS
     from parts import OBJECTIVES
 
@@ -201,8 +201,8 @@ def main() -> None:
         (HERE / "parts.md").read_text().rstrip(),
         *(remedies(objective) for objective in OBJECTIVES),
     ]
-    PAGE.write_text("\n\n".join(sections) + "\n")
+    return "\n\n".join(sections) + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(page())

@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--problems", nargs="+", default=list(PROBLEMS), choices=PROBLEMS)
     parser.add_argument("--records", type=Path, default=RECORDS)
     given = parser.parse_args()
-    old = list(csv.DictReader(given.records.open())) if given.records.exists() else []
+    old = list(csv.DictReader(given.records.read_text().splitlines())) if given.records.exists() else []
     done = {(row["problem"], int(row["draw"]), row["objective"]) for row in old}
     every = [(p, d, o) for d in range(given.draws) for p in given.problems for o in OBJECTIVES]
     left = [key for key in every if key not in done]

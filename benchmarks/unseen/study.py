@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--records", type=Path, default=HERE / "records.csv")
     parser.add_argument("--seconds", type=float, default=np.inf, help="no fit is begun after so long")
     given = parser.parse_args()
-    old = list(csv.DictReader(given.records.open())) if given.records.exists() else []
+    old = list(csv.DictReader(given.records.read_text().splitlines())) if given.records.exists() else []
     done = {(row["problem"], int(row["draw"]), row["method"]) for row in old}
     every = [(p, d, m) for d in range(given.first, given.draws) for p in given.problems for m in given.methods]
     left = [key for key in every if key not in done]
