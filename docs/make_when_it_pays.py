@@ -130,6 +130,7 @@ def fields(records: Records) -> dict[str, str]:
     noisy = is_at(apart=1)
     said = {
         "pays": effect(records, "loss", "worst", lambda s: is_narrow(s) and s.rows == many),
+        "pays_equal": effect(records, "loss", "worst", lambda s: is_narrow(s) and s.rows == many and not s.apart),
         "narrow_few": effect(records, "loss", "worst", lambda s: is_narrow(s) and s.rows == few),
         "harms": effect(records, "loss", "worst", lambda s: not is_narrow(s) and s.rows == many),
         "harms_few": effect(records, "loss", "worst", lambda s: not is_narrow(s) and s.rows == few),
