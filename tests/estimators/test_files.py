@@ -118,6 +118,8 @@ def array(name, value):
         (put("class", value="Popen"), "it holds a 'Popen', and it needs one of Robust"),
         (put("class", value=["x"]), "'class' is .*, and it needs a text"),
         (put("columns", value=10**12), r"'centre' is float64\[3\], and it needs finite float64\[1000000000000\]"),
+        (put("confidence", value=1.5), "'confidence' is 1.5, and it needs a number above 0, up to 1"),
+        (put("confidence", value=0.0), "'confidence' is 0.0, and it needs a number above 0, up to 1"),
         (put("columns", value=-1), "'columns' is -1, and it needs a whole number, 1 or more"),
         (put("parameters", "layers", value=[4, 4]), "its network has arrays of shapes"),
         (put("parameters", "layers", value=[10**9, 4]), "layers of sizes .* have more numbers than the"),

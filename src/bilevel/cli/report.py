@@ -15,14 +15,17 @@ def report(
     source: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE_OR_FOLDER", help="What `result.save` wrote, or the folder of a run or `bilevel fit`."
+            metavar="FILE_OR_FOLDER",
+            help="What `result.save` wrote, or the folder of a run or `bilevel fit`.",
+            exists=True,
         ),
     ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The page. Default: report.html in FOLDER, or FILE with .html.")
     ] = None,
     against: Annotated[
-        Path | None, typer.Option("--against", help="A file or folder to compare with, such as that of a min-avg run.")
+        Path | None,
+        typer.Option("--against", help="A file or folder to compare with, such as that of a min-avg run.", exists=True),
     ] = None,
     title: Annotated[str | None, typer.Option("--title", help="Of the page. Default: the solver's name.")] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,

@@ -103,6 +103,7 @@ def _scored(
     notes.append(
         f"{int(present.sum()):,} rows have the target {kept.target}: {name} {whole:.3f}"
         + (f", the worst task {worst} {known[worst]:.3f}." if worst is not None else ".")
+        + " Too good a figure if the model was fitted to some of these rows."
     )
     return notes, {"measure": name, "rows": int(present.sum()), "all": whole, "by_task": by_task}
 

@@ -79,7 +79,9 @@ def remarks(kept: Kept) -> list[str]:
     smallest = kept.document.get("smallest")
     found = [f"{small:,} tasks with fewer than {smallest} rows are fitted, and not scored."] if small else []
     unit = "cross-entropy" if kept.kind == CLASSIFICATION else "squared error in units of the target's variance"
-    return [*found, f"Loss ({unit}) and {score(kept)} on rows held out from everything; the worst task first."]
+    rows, held = (sum(getattr(line, name) for line in kept.lines) for name in ("rows", "held_out"))
+    where = f"on rows held out from everything ({held:,} of {rows:,})"
+    return [*found, f"Loss ({unit}) and {score(kept)} {where}; the worst task first."]
 
 
 def saved(kept: Kept) -> str:
