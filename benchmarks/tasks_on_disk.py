@@ -77,7 +77,8 @@ def problem(arrays: list[np.ndarray]) -> bl.Problem:
 def one(folder: Path, where: str, steps: int, stop: int, kept: str) -> None:
     """One run: prints steps a second, processor ms a step, seconds before and after the steps, MB, worst loss, x."""
     began = time.perf_counter()
-    arrays = [np.load(folder / name, mmap_mode="r" if where == "disk" else None) for name in FILES]
+    mapped = (np.load(folder / name, mmap_mode="r") for name in FILES)
+    arrays = [array if where == "disk" else jnp.asarray(array) for array in mapped]
     seen: list[tuple[float, float, int]] = []
 
     def callback(row: dict) -> None:

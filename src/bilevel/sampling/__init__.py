@@ -16,16 +16,19 @@ The weights themselves move every n // (8 m) steps (every step where that is les
 between have seen: a move touches n numbers, and shared among those steps it costs less than m tasks do. A task is
 visited every n / m steps, so that nothing waits long by comparison. Each weighting says what a move costs.
 
-A rate of the weights that is chosen rather than given is multiplied by m / n, the share of the losses that a step sees;
-so is that of x in solvers that move everything at once (`SOBA`, `SABA`, `MASOBA`, `MORMASOBA`, `MRBO`, `SUSTAIN`,
-`SPABA`, `SRBA`), where x looks at y_i as its last visit left it. The others visit a task, and then look at it.
+A rate of the weights that is chosen rather than given is multiplied by (m / n)^(3/2): by m / n, the share of the losses
+that a step sees, and by (m / n)^(1/2), as the paper's gamma falls with n^(-1/2). A visit moves the weight of its task
+alone, by what is noise of a batch as well, and the more tasks there are the smaller the weights: with m / n only,
+weights on 10,000 sinusoids followed that noise, x followed them, and the run ended far above where it began.
+The rate of x is multiplied by m / n in solvers that move everything at once (`SOBA`, `SABA`, `MASOBA`, `MORMASOBA`,
+`MRBO`, `SUSTAIN`, `SPABA`, `SRBA`), where x looks at y_i as its last visit left it. The others visit a task, and then
+look at it.
 Curvatures are measured of the tasks of one draw; the others start from the largest of these, and find their own when
 they are visited.
 
-A limit: where a task is seen every hundred steps or less often, y_i and v_i are of an x that is long gone, and with
-chosen rates a run may end far above where it was. Seen on 10,000 sinusoids with 64 in a step
-(benchmarks/task_sampling.py sinusoids): the worst tenth ended at 2,387, where all tasks in every step gave 12.4 in the
-same time. Look at the history; `result.best` is from before.
+Where you give rates: y_i and v_i are of the x of their last visit, n / m steps ago, so that a rate of x that is right
+with all tasks in every step may be too large. `MORBiT(lower_steps=10)` lets a task catch up when it is visited; look at
+the history, and at `result.best`.
 
 Tasks in several groups: from each group a number of tasks is drawn that is proportional to its size, at least one.
 

@@ -26,6 +26,7 @@ from bilevel.weightings import Average
 if TYPE_CHECKING:
     from bilevel.solvers._base.bilevel import BilevelSolver
 
+WEIGHTS_POWER = 1.5  # of m / n, which a chosen rate of the weights is multiplied by: see `bilevel.sampling`
 MOVES_PER_ROUND = 8  # moves of the weights in the n / m steps in which a task is visited once
 DRAWING = (
     2**32 - 1
@@ -129,7 +130,7 @@ def visit(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array)
     if owed is not None:
         there = state._replace(weighting=pytrees.index(state.weighting, seen.rows.numbers))
         rate, rates = solver.weights_rate(there, info.losses, rates)
-        rate = rate * (_seen_share(solver, problem) if solver.needs.weights else 1)
+        rate = rate * (_seen_share(solver, problem) ** WEIGHTS_POWER if solver.needs.weights else 1)
         owed = owed.see(seen.rows.numbers, seen.share, info.losses, rate)
     same = {"weights": None, "weighting": None, "sampling": None}
     whole = seen.rows.put(state._replace(**same), small._replace(**same), after._replace(rates=rates, **same))
