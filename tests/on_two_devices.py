@@ -11,6 +11,7 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
@@ -111,15 +112,40 @@ def sums():
 
 
 def in_parts():
-    """What an x that is on several devices in parts is told."""
+    """x cut along its rows, and along its columns: how far from one device, and what a device holds."""
     mesh = jax.make_mesh((2,), ("tasks",), axis_types=(AxisType.Auto,))
-    try:
-        made(SOLVER, mesh, x=jax.device_put(X, NamedSharding(mesh, Spec("tasks"))))
-    except ValueError as error:
-        return str(error)
+    solver = bl.MORBiT(0.01, 0.1, upper_rule=optax.adam)
+    alone = made(solver, None)
+    found = {"apart": [], "held": []}
+    for spec in (Spec("tasks"), Spec(None, "tasks")):
+        x = jax.device_put(X, NamedSharding(mesh, spec))
+        with tempfile.TemporaryDirectory() as folder:
+            made(solver, mesh, x=x, checkpoint=folder, callback=interrupted)
+            gone_on = made(solver, mesh, x=x, checkpoint=folder, resume=True)
+        found["apart"] += [apart(alone, other) for other in (made(solver, mesh, x=x), gone_on)]
+        layout = Layout.of(mesh, PROBLEM, x)
+        run = Run(PROBLEM, solver, x, jnp.zeros(4), 0, 10, layout=layout)
+        carry = layout.laid_out(loop.first(run.solver, run.placed, run.start(), run.key))
+        (after,) = loop.steps(run.solver, run.placed, (carry,), (run.key,), (3,), (1,), layout=layout)
+        shaped = [leaf for leaf in jax.tree.leaves(after) if np.shape(leaf) == X.shape]
+        found["held"].append([len(shaped), sorted({leaf.addressable_data(0).size for leaf in shaped})])
+    return found
+
+
+def in_other_parts():
+    """What an x is told that is in parts on other devices than those of the run, or along another axis."""
+    others = jax.make_mesh((2,), ("others",), axis_types=(AxisType.Auto,))
+    both = jax.make_mesh((1, 2), ("tasks", "x"), axis_types=(AxisType.Auto,) * 2)
+    said = []
+    for devices, mesh, axis in ((None, others, "others"), (2, others, "others"), (both, both, "x")):
+        try:
+            made(SOLVER, devices, x=jax.device_put(X, NamedSharding(mesh, Spec(axis))))
+        except ValueError as error:
+            said.append(str(error))
+    return said
 
 
 if __name__ == "__main__":
-    checks = (solvers, kept, diverged, sums, in_parts)
+    checks = (solvers, kept, diverged, sums, in_parts, in_other_parts)
     wanted = [check for check in checks if check.__name__ in sys.argv] or checks
     print(json.dumps({check.__name__: check() for check in wanted}))

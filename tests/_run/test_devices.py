@@ -55,11 +55,22 @@ def test_divergence_is_told_as_on_one_device(two):
 
 
 @pytest.mark.slow
-def test_other_solvers_differ_by_rounding_and_an_x_in_parts_is_refused():
-    found = on_two_devices("solvers", "in_parts", "all")
+def test_other_solvers_differ_by_rounding():
+    found = on_two_devices("solvers", "all")
     assert set(found["solvers"]) == {"MORBiT", "SABA", "STABLE"}
     assert all(difference < 1e-12 for difference in found["solvers"].values())
-    assert "it needs all of x on every device" in found["in_parts"]
+
+
+@pytest.mark.slow
+def test_an_x_in_parts_stays_in_them_and_differs_by_rounding():
+    found = on_two_devices("in_parts", "in_other_parts")
+    assert len(found["in_parts"]["apart"]) == 4  # two ways to cut it, each also gone on with from a checkpoint
+    assert all(difference < 1e-12 for difference in found["in_parts"]["apart"])
+    for arrays, sizes in found["in_parts"]["held"]:
+        assert arrays >= 5  # x, two moments, the average, the random iterate
+        assert sizes == [6 * 4 // 2]
+    assert len(found["in_other_parts"]) == 3
+    assert all("it needs parts along the axis 'tasks'" in said for said in found["in_other_parts"])
 
 
 # ------------------------------------------------------------------ on one device

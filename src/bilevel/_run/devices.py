@@ -1,8 +1,11 @@
 """Which devices a run uses, and what lies where.
 
 The tasks of every group are cut into as many equal parts as there are devices: a device has the data of its tasks and
-all that belongs to them (y, its optimiser, v, tables). What is shared, x and the weights, is on every device, unless x
-came with a layout of its own. A step sends one sum over the devices: the direction of x, and the losses.
+all that belongs to them (y, its optimiser, v, tables). What is shared, x and the weights, is on every device. A step
+sends one sum over the devices: the direction of x, and the losses.
+
+An x that comes in parts stays in them, and so does all that has its shape: moments of its optimiser, averages, iterates
+that are kept. A step puts it together on every device, as its tasks look at all of it, and ends with a part on each.
 
 Where the devices do not divide a group, the tasks that are left over, fewer than there are devices, are a group of
 their own that every device goes through. So there are no tasks that only fill up, and nothing has to know of them.
@@ -47,16 +50,19 @@ class Layout:
     Args:
         mesh: the devices, with an axis "tasks".
         sizes: how many tasks each group of the problem has.
+        cuts: shapes of arrays that are in parts, and how.
     """
 
     mesh: Mesh
     sizes: tuple[int, ...]
+    cuts: tuple[tuple[tuple[int, ...], Spec], ...] = ()
 
     @classmethod
     def of(cls, devices: Devices | None, problem: BaseProblem, x: Any) -> Layout | None:
         """What `solve(devices=...)` was given, checked; None = one device, which JAX chooses."""
         mesh = _mesh(devices)
         if mesh is None:
+            _cuts(x, None)
             return None
         sizes = tuple(group.size for group in problem.groups)
         if max(sizes) < mesh.shape[AXIS]:
@@ -64,9 +70,7 @@ class Layout:
                 f"solve(devices=...) got {mesh.shape[AXIS]} devices for {problem.counted}, of which the largest has "
                 f"{max(sizes)}: it needs at most as many devices, as they share the like tasks of a group."
             )
-        if any(_is_cut(leaf) for leaf in jax.tree.leaves(x)):
-            raise ValueError("solve(x=...) got an x in parts on several devices: it needs all of x on every device.")
-        return cls(mesh, sizes)
+        return cls(mesh, sizes, _cuts(x, mesh))
 
     @property
     def devices(self) -> int:
@@ -98,15 +102,11 @@ class Layout:
 
         def node(value: Any) -> Any:
             if not isinstance(value, PerTask):
-                return self._put(value, Spec())
+                return self._put(value, self._spec_of(value))
             cut = [(own, part) for own, parts in zip(value, self.stretches, strict=True) for part in parts]
             return PerTask(tuple(self._put(_rows(own, part), _spec_of(part)) for own, part in cut))
 
         return jax.tree.map(node, tree, is_leaf=_is_per_task)
-
-    def spread_x(self, x: Any) -> Any:
-        """x, all of it on every device."""
-        return self._put(x, Spec())
 
     def constrained(self, tree: Any) -> Any:
         """The same in its place, under `jit`: what the compiler is told of the values between two steps."""
@@ -119,9 +119,16 @@ class Layout:
                 parts = [part for parts in self.stretches for part in parts]
                 own = zip(value, parts, strict=True)
                 return PerTask(tuple(jax.tree.map(lambda a, p=part: told(a, _spec_of(p)), v) for v, part in own))
-            return told(value, Spec())
+            return told(value, self._spec_of(value))
 
         return jax.tree.map(node, tree, is_leaf=_is_per_task)
+
+    def with_whole_x(self, state: Any) -> Any:
+        """A state whose x is on every device, under `jit`: what a step begins with."""
+        if not self.cuts:
+            return state
+        everywhere = NamedSharding(self.mesh, Spec())
+        return state._replace(x=jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, everywhere), state.x))
 
     def laid_out(self, tree: Any) -> Any:
         """`constrained`, compiled."""
@@ -150,6 +157,10 @@ class Layout:
         held = {role: None if source is None else source.cut(start, stop, parts) for role, source in held.items()}
         own = dataclasses.replace(group, **held, ids=group.ids[start:stop], y=None)
         return dataclasses.replace(self._put(own, _spec_of(part)), on=Placement(self.mesh, spread))
+
+    def _spec_of(self, shared: Any) -> Spec:
+        """Of an array that belongs to no task: by its shape, as any place is right."""
+        return dict(self.cuts).get(np.shape(shared), Spec())
 
     def _put(self, tree: Any, spec: Spec) -> Any:
         return jax.tree.map(lambda leaf: _put(leaf, NamedSharding(self.mesh, spec)), tree)
@@ -214,8 +225,21 @@ def _mesh_of(leaf: jax.Array) -> Mesh:
     return leaf.sharding.mesh  # type: ignore[return-value]
 
 
-def _is_cut(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and not leaf.is_fully_replicated
+def _cuts(x: Any, mesh: Mesh | None) -> tuple[tuple[tuple[int, ...], Spec], ...]:
+    """Of the leaves of x that are in parts; of two with one shape, the first."""
+    found: dict[tuple[int, ...], Spec] = {}
+    for leaf in jax.tree.leaves(x):
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_replicated:
+            continue
+        own = leaf.sharding
+        # Along another axis of the mesh the compiler fails in the sum of a step.
+        if not isinstance(own, NamedSharding) or own.mesh != mesh or {*own.spec} - {None, AXIS}:
+            raise ValueError(
+                f"solve(x=...) got an x in parts, laid out by {own}: it needs parts along the axis {AXIS!r} of a mesh "
+                "that is given too, devices=mesh; or all of x on every device."
+            )
+        found.setdefault(leaf.shape, own.spec)
+    return tuple(found.items())
 
 
 # ------------------------------------------------------------------ what a user gives

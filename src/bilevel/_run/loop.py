@@ -91,11 +91,10 @@ def steps(
     A lane is one run of a batch; where there is one only, nothing is batched. The lanes are stacked in here, so that
     outside every lane is a value of its own. On several devices there is one lane.
     """
-    laid_out = (lambda carry: carry) if layout is None else layout.constrained
     if len(carries) == 1:
-        return (_steps(solver, problem, laid_out, carries[0], keys[0], stops[0], picks[0]),)
+        return (_steps(solver, problem, layout, carries[0], keys[0], stops[0], picks[0]),)
     lanes = (pytrees.stack(carries), pytrees.stack(keys), jnp.stack(stops), jnp.stack(picks))
-    after = jax.vmap(functools.partial(_steps, solver, problem, laid_out))(*lanes)
+    after = jax.vmap(functools.partial(_steps, solver, problem, layout))(*lanes)
     return tuple(pytrees.index(after, i) for i in range(len(carries)))
 
 
@@ -107,7 +106,7 @@ def _moved_finitely(norm: jax.Array, x: Any) -> jax.Array:
 def _steps(
     solver: Solver,
     problem: BaseProblem,
-    laid_out: Callable[[Carry], Carry],
+    layout: Layout | None,
     carry: Carry,
     key: jax.Array,
     stop: Count,
@@ -118,9 +117,10 @@ def _steps(
     That is the pairing (x^t, y^{t+1}) of the theory for solvers that move y first. Where x moves first, y^{t+1} belongs
     to x^{t+1}, and y is kept as it was before the step too.
     """
+    laid_out = (lambda carry: carry) if layout is None else layout.constrained
 
     def one(carry: Carry) -> Carry:
-        before = carry.state
+        before = carry.state if layout is None else layout.with_whole_x(carry.state)
         state, info = _step(solver, problem, before, jax.random.fold_in(key, before.step))
         watch = carry.watch.see(info.direction_norm)
         if isinstance(carry.average, LateAverage):

@@ -116,7 +116,7 @@ class Run:
         if self.layout is None:
             return self.solver.init(self.problem, self.x, self.y, **options)
         x, y = self.solver.checked(self.problem, self.x, self.y, **options)
-        x, y = self.layout.spread_x(x), self.layout.spread(y)
+        x, y = self.layout.spread(x), self.layout.spread(y)
         return self.layout.laid_out(self.solver.begin(self.placed, x, y, **options))
 
     def outline(self) -> State:

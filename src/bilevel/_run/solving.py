@@ -184,7 +184,8 @@ def solve(
             {"accuracy": f}: one number each, a mean over the rows. In the history, in files and tables they are
             "validation accuracy", "selection accuracy" and "test accuracy"; they change nothing in the run.
         devices: how many devices share the tasks, a list of devices, or a mesh of JAX with an axis "tasks"; None = one
-            device or, after `bl.distributed.start()`, all devices of all processes. x is on every device, whole.
+            device or, after `bl.distributed.start()`, all devices of all processes. x is on every device, whole, unless
+            it comes in parts along that axis (a `NamedSharding`): between steps it stays in them.
             Only rounding differs between numbers of devices, and a run that was kept on some goes on with others.
             Several seeds run one after the other.
 
