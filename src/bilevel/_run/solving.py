@@ -227,7 +227,8 @@ def solve(
     ):
         results = run_all(runs, shown, signals.halt, keepers)
     if place is not None:
-        signals.agree(peers)
+        with peers.watched():  # another process may have ended by the signal already
+            signals.agree(peers)
         signals.exit_if_terminated(_kept(place, keepers) if peers.leads else "")
     with warnings.catch_warnings(action=None if peers.leads else "ignore"):
         on_divergence.conclude(results)
