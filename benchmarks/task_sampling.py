@@ -5,7 +5,8 @@
     python benchmarks/task_sampling.py sinusoids         10,000 sinusoids against full participation at equal time
     python benchmarks/task_sampling.py letter            all 325 pairs of Letter, 16 in a step
 
-`time` makes every run in a process of its own, so that its peak memory is its own.
+`time` makes every run in a process of its own, so that its peak memory is its own. It and `sinusoids` write their
+tables into docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+from page import put
 
 import bilevel as bl
 
@@ -79,15 +81,23 @@ def timed(n: int, steps: int) -> None:
 def time_steps(sizes: list[int], steps: int = 100_000) -> None:
     """The table, ratios to all of 64 tasks."""
     base = None
-    names = "us a step", "ratio", "processor", "ratio", "data MB", "peak MB", "worst", "then", "mean"
-    print(f"{'n':>9}" + "".join(f"{name:>11}" for name in names))
+    names = "tasks", "us a step", "ratio", "processor us", "ratio", "data, MB", "peak, MB", "worst loss", "then", "mean"
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for n in [DRAWN, *sizes]:
         command = [sys.executable, __file__, "one", str(n), str(steps)]
         ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         seconds, processor, data, peak, *losses = map(float, ran.stdout.split())
         base = (seconds, processor) if base is None else base
-        times = 1e6 * seconds, seconds / base[0], 1e6 * processor, processor / base[1]
-        print(f"{n:>9}" + "".join(f"{number:>11.2f}" for number in (*times, data, peak, *losses)), flush=True)
+        times = (
+            f"{1e6 * seconds:.0f}",
+            f"{seconds / base[0]:.2f}",
+            f"{1e6 * processor:.0f}",
+            f"{processor / base[1]:.2f}",
+        )
+        cells = f"{n:,}", *times, f"{data:,.0f}", f"{peak:,.0f}", *(f"{loss:.2f}" for loss in losses)
+        lines.append(f"| {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+    put("task sampling", "\n".join(lines))
 
 
 # ------------------------------------------------------------------ the solution, in closed form
@@ -180,14 +190,15 @@ def sinusoids(n: int = 10_000, steps: int = 4000, seeds: int = 3) -> None:
     run(few, 20, 0), run(all_tasks, 20, 0)  # compiled
     short, long = (run(all_tasks, steps, 0)[1] for steps in (20, 60))
     each = (long - short) / 40
+    lines = ["| seed | in a step | steps | seconds | worst tenth |", "|---|---|---|---|---|"]
     for seed in range(seeds):
         sampled, seconds = run(few, steps, seed)
         whole, needed = run(all_tasks, max(1, round((seconds - short) / each) + 20), seed)
-        for name, result, used in (("64 of 10,000", sampled, seconds), ("all", whole, needed)):
+        for name, result, used in ((f"{DRAWN} of {n:,}", sampled, seconds), ("all", whole, needed)):
             worst = np.sort(np.asarray(result.average.test_losses))[-n // 10 :].mean()
-            print(
-                f"seed {seed}  {name:<14}{result.steps:>6} steps{used:>6.0f} s   worst decile {worst:.4f}", flush=True
-            )
+            lines.append(f"| {seed} | {name} | {result.steps:,} | {used:.0f} | {worst:.3g} |")
+            print(lines[-1], flush=True)
+    put("sinusoids", "\n".join(lines))
 
 
 def letter(steps: int = 1000, drawn: int = 16) -> None:

@@ -5,7 +5,7 @@
 Writes 200,000 tasks of 50 kB each (10 GB) to a folder, and removes them again. Every run is a process of its own: from
 disk with the files out of the system's cache, then with them in it, both with a limit of 2 GB on what the process may
 allocate (RLIMIT_DATA, which mapped files are not part of) and the peak of all that was resident; in memory; and from
-disk once more, stopped after half of the steps and resumed by another process.
+disk once more, stopped after half of the steps and resumed by another process. The table goes into docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from page import put
 
 import bilevel as bl
 
@@ -117,8 +118,18 @@ def main(folder: Path, tasks: int, steps: int) -> None:
     write(folder, tasks)
     size = sum((folder / name).stat().st_size for name in FILES)
     print(f"{tasks} tasks, {size / 1e9:.1f} GB, written in {time.perf_counter() - began:.0f} s; {DRAWN} in a step")
-    speeds = f"{'steps a s':>10}{'ratio':>7}{'cpu ms':>8}{'ratio':>7}"
-    print(f"{'':<12}{speeds}{'before s':>9}{'after s':>9}{'peak MB':>8}  worst")
+    names = (
+        "",
+        "steps a second",
+        "ratio",
+        "processor ms a step",
+        "ratio",
+        "s before",
+        "s after",
+        "peak, MB",
+        "worst loss",
+    )
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     found: dict[str, list[str]] = {}
     try:
         for name, where, is_warm in (
@@ -130,12 +141,14 @@ def main(folder: Path, tasks: int, steps: int) -> None:
             found[name] = run(folder, where, steps)
             rate, used, before, after, peak, worst = map(float, found[name][:-1])
             base, used_base = map(float, found["memory"][:2])
-            speed = f"{rate:>10.1f}{rate / base:>7.2f}{used:>8.2f}{used_base / used:>7.2f}"
-            print(f"{name:<12}{speed}{before:>9.1f}{after:>9.1f}{peak:>8.0f}  {worst:.4f}", flush=True)
+            speed = f"{rate:.0f} | {rate / base:.2f} | {used:.2f} | {used_base / used:.2f}"
+            lines.append(f"| {name} | {speed} | {before:.0f} | {after:.0f} | {peak:,.0f} | {worst:.4f} |")
+            print(lines[-1], flush=True)
         kept = str(folder / "run")
         run(folder, "disk", steps, steps // 2, kept)
         same = run(folder, "disk", steps, None, kept)[-1] == found["disk, warm"][-1]
-        print("resumed bit-identically" if same else "RESUMED WITH ANOTHER RESULT")
+        said = "the same bits" if same else "OTHER BITS"
+        put("tasks on disk", "\n".join([*lines, "", f"Stopped after half of the steps and resumed from disk: {said}."]))
     finally:
         shutil.rmtree(folder)
 
