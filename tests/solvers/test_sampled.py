@@ -195,3 +195,27 @@ def test_tasks_taken_out_are_a_problem_of_their_own():
     expected[np.asarray(rows.numbers)] += 10
     np.testing.assert_array_equal(put["b"].value, expected)
     np.testing.assert_array_equal(put["c"], numbers + 1)
+
+
+def test_a_chosen_rate_of_the_weights_is_the_smaller_the_fewer_tasks_a_step_sees():
+    rows = jnp.ones((8, 4))
+    ball = lambda x, y, batch: jnp.mean((y - batch) ** 2) + 0 * x  # noqa: E731
+    problem = bl.Problem(
+        ball, lambda x, y, batch: jnp.mean((y - x - batch) ** 2), bl.Task.stack(train=rows, validation=rows)
+    )
+    rates = []
+    for sampling in (bl.sampling.All(), bl.sampling.Uniform(2)):
+        solver = bl.MORBiT(0.1, 0.1, bl.hypergradients.Direct(), rates=bl.rates.Relative(), sampling=sampling)
+        state = solver.init(problem, jnp.zeros(()), jnp.zeros(()), key=jax.random.key(0), steps=10)
+        rates.append(solver.advance(problem, state, jax.random.key(1))[1].weights_rate)
+    np.testing.assert_allclose(rates[1] / rates[0], (2 / 8) ** 1.5, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_weights_of_ten_thousand_tasks_do_not_run_after_noise():
+    """With a rate of the weights that is m / n times that of all tasks the losses here end above 10^4."""
+    ready = bl.problems.sinusoid_regression(bl.datasets.sinusoids(10_000, 3_333))
+    solver = bl.Tandem(sampling=bl.sampling.Mixture(64))
+    result = bl.solve(ready.problem, solver, ready.x, steps=4000, progress=False)
+    losses = np.sort(np.asarray(result.average.test_losses))
+    assert losses[-1000:].mean() < 1  # 0.28 to 0.37 in three seeds; 13 at the start
