@@ -139,7 +139,7 @@ def report() -> str:
         f"of a task {many['rows'] / 1e3:.0f} kB, its y and what is kept of it {many['state'] / 1e3:.1f} kB. A step of "
         f"64 tasks on two processes: predicted {predicted:.1f} ms, measured {measured:.1f} ms.",
         "",
-        "Milliseconds a step, of these the sum, and memory of a host:",
+        "Milliseconds a step, of these the sum, and memory of a host's devices:",
         "",
         "| tasks | " + " | ".join(f"{h} host{'s' * (h > 1)}" for h in HOSTS) + " |",
         "|---|" + "---|" * len(HOSTS),

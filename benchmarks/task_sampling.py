@@ -51,10 +51,16 @@ def regressions(n: int, rows: int = 16, features: int = 8, inner: int = 6) -> tu
     return problem, x, jnp.zeros(inner)
 
 
+def start_of(problem: bl.Problem, x: jax.Array, y: jax.Array) -> tuple[float, float]:
+    """The worst and the mean loss before the first step."""
+    losses = problem.losses(x, problem.starting_y(y, jax.random.key(0)), "validation")
+    return float(losses.max()), float(losses.mean())
+
+
 def timed(n: int, steps: int) -> None:
     """A whole run, after a short one that compiles: seconds a step by the clock and of the processor, memory in MB.
 
-    And the worst loss at the start and at the end: a run that blows up is none.
+    And the worst and the mean loss of all tasks at the start and at the end: a run that blows up is none.
     """
     problem, x, y = regressions(n)
     solver = bl.MORBiT(sampling=bl.sampling.All() if n == DRAWN else bl.sampling.Mixture(DRAWN))
@@ -66,13 +72,13 @@ def timed(n: int, steps: int) -> None:
         raise RuntimeError(result.message)
     seconds, processor = time.perf_counter() - began, time.process_time() - used
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    first = result.history.validation[0].max() if result.history.largest is None else result.history.largest[0]
+    first = start_of(problem, x, y)
     print(
         seconds / steps,
         processor / steps,
         data,
         peak,
-        first,
+        *first,
         result.average.worst,
         np.mean(np.asarray(result.average.losses)),
     )
@@ -81,7 +87,19 @@ def timed(n: int, steps: int) -> None:
 def time_steps(sizes: list[int], steps: int = 100_000) -> None:
     """The table, ratios to all of 64 tasks."""
     base = None
-    names = "tasks", "us a step", "ratio", "processor us", "ratio", "data, MB", "peak, MB", "worst loss", "then", "mean"
+    names = (
+        "tasks",
+        "us a step",
+        "ratio",
+        "processor us",
+        "ratio",
+        "data, MB",
+        "peak, MB",
+        "worst, start",
+        "mean",
+        "worst, end",
+        "mean",
+    )
     lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for n in [DRAWN, *sizes]:
         command = [sys.executable, __file__, "one", str(n), str(steps)]

@@ -120,8 +120,10 @@ def ranks() -> str:
         taus = {role: selection_ranks.agreement(losses, k) for k, role in enumerate(selection_ranks.ROLES[:2])}
         first = {role: names[int(losses[:, k].argmin())] for k, role in enumerate(selection_ranks.ROLES)}
         runs, seeds = len(names), rows[0]["runs"]
+        left_out = [f"{row['solver']}, {row['rates']}" for row in rows if float(row["diverged"]) > 0]
         said = [
-            f"{runs} solvers none of whose runs diverged, {seeds} seeds.",
+            f"{runs} solvers with their rates, {seeds} seeds.",
+            *([f"Left out, as runs of them diverged: {'; '.join(left_out)}."] if left_out else []),
             f"{moved} of {runs} have another place by selection rows than by validation rows.",
             f"First by selection rows: {first['selection']}; by validation rows: {first['validation']};",
             f"by test rows: {first['test']}. Kendall's tau with the order of test rows: {taus['selection']:.2f} by",

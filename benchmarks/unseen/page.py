@@ -118,20 +118,22 @@ def counts(records: Records, problems: list[str], methods: list[str], one: str) 
         f"- `{one}` has the lowest mean worst loss of all but our own variants on "
         f"{len(best)} of {len(problems)}: {named(best)}."
     ]
-    far = []
+    far: dict[bool, list[str]] = {True: [], False: []}
     for p in problems:
         rival = min(others, key=lambda m, p=p: means[p][m])
         mean, half = difference(records, p, one, rival, whole_draws(records, p, methods), worst)
-        if mean > half:
-            far.append(f"{p} ({rival}, {mean:+.3f} ± {half:.3f})")
-    lines.append(f"- Above the best of the others with the whole interval: {', '.join(far) or 'nowhere'}.")
+        if abs(mean) > half:
+            far[mean > 0].append(f"{p} ({rival}, {mean:+.3f} ± {half:.3f})")
+    for above, words in ((False, "below"), (True, "above")):
+        said = ", ".join(far[above]) or "nowhere"
+        lines.append(f"- `{one}` is {words} the best of the others with the whole interval: {said}.")
     for other in ("min-avg", "min-max before"):
         found = {p: difference(records, p, one, other, whole_draws(records, p, methods), worst) for p in problems}
         below = [p for p, (mean, half) in found.items() if -mean > half]
         above = [p for p, (mean, half) in found.items() if mean > half]
         mean_below = [p for p, (mean, _) in found.items() if mean < 0]
         lines.append(
-            f"- Against `{other}`: below in the mean on {len(mean_below)}, below with the whole interval on "
+            f"- `{one}` against `{other}`: below in the mean on {len(mean_below)}, below with the whole interval on "
             f"{len(below)} ({named(below)}), above with the whole interval on {len(above)} ({named(above)})."
         )
     return lines

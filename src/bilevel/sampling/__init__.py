@@ -9,8 +9,8 @@ benchmarks/task_sampling.py measures how far it does. With m of n tasks in a ste
   average: its mean is the direction of all tasks;
 - the weights move by  c_i + [i drawn] (F_i - c_i) / share_i,  where c_i is the loss at the last visit of task i and F_i
   that of this step: its mean is F_i, and the better c_i is known, the smaller its variance. The weights of tasks that
-  are not drawn move by c_i. What they are owed since their last move is a multiple of c_i plus a number that changes
-  when a task is visited, so that a step writes m numbers here too.
+  are not drawn move by c_i. What has still to be added to them is kept as a multiple of
+  c_i plus a number that changes when a task is visited, so that a step writes m numbers here too.
 
 The weights themselves move every n // (8 m) steps (every step where that is less than 2), by all that the steps in
 between have seen: a move touches n numbers, and shared among those steps it costs less than m tasks do. A task is
@@ -20,7 +20,7 @@ A rate of the weights that is chosen rather than given is multiplied by (m / n)^
 that a step sees, and by (m / n)^(1/2), as the paper's gamma falls with n^(-1/2). A visit moves the weight of its task
 alone, by what is noise of a batch as well, and the more tasks there are the smaller the weights: with m / n only,
 weights on 10,000 sinusoids followed that noise, x followed them, and the run ended far above where it began.
-The rate of x is multiplied by m / n in solvers that move everything at once (`SOBA`, `SABA`, `MASOBA`, `MORMASOBA`,
+A chosen rate of x is multiplied by m / n in solvers that move everything at once (`SOBA`, `SABA`, `MASOBA`, `MORMASOBA`,
 `MRBO`, `SUSTAIN`, `SPABA`, `SRBA`), where x looks at y_i as its last visit left it. The others visit a task, and then
 look at it.
 Curvatures are measured of the tasks of one draw; the others start from the largest of these, and find their own when
