@@ -228,7 +228,11 @@ def _mesh_of(leaf: jax.Array) -> Mesh:
 def _cuts(x: Any, mesh: Mesh | None) -> tuple[tuple[tuple[int, ...], Spec], ...]:
     """Of the leaves of x that are in parts; of two with one shape, the first."""
     found: dict[tuple[int, ...], Spec] = {}
-    for leaf in jax.tree.leaves(x):
+    try:
+        leaves = jax.tree.leaves(x)
+    except (TypeError, ValueError):  # no pytree, which is refused where x is checked
+        return ()
+    for leaf in leaves:
         if not isinstance(leaf, jax.Array) or leaf.is_fully_replicated:
             continue
         own = leaf.sharding
