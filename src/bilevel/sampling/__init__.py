@@ -20,9 +20,9 @@ A rate of the weights that is chosen rather than given is multiplied by (m / n)^
 that a step sees, and by (m / n)^(1/2), as the paper's gamma falls with n^(-1/2). A visit moves the weight of its task
 alone, by what is noise of a batch as well, and the more tasks there are the smaller the weights: with m / n only,
 weights on 10,000 sinusoids followed that noise, x followed them, and the run ended far above where it began.
-A chosen rate of x is multiplied by m / n in solvers that move everything at once (`SOBA`, `SABA`, `MASOBA`, `MORMASOBA`,
-`MRBO`, `SUSTAIN`, `SPABA`, `SRBA`), where x looks at y_i as its last visit left it. The others visit a task, and then
-look at it.
+A chosen rate of x is multiplied by m / n in solvers that move everything at once (`SOBA`, `SABA`, `MASOBA`,
+`MORMASOBA`, `MRBO`, `SUSTAIN`, `SPABA`, `SRBA`), where x looks at y_i as its last visit left it. The others visit a
+task, and then look at it.
 Curvatures are measured of the tasks of one draw; the others start from the largest of these, and find their own when
 they are visited.
 
