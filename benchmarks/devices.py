@@ -2,6 +2,7 @@
 
     python benchmarks/devices.py agree          2,000 steps in float64, for MORBiT, Tandem, SABA and STABLE
     python benchmarks/devices.py speed          a step of 64 FashionMNIST-shaped tasks, one thread a device
+    python benchmarks/devices.py sampled        a step of 64 of 10,000 tasks of both shapes, one thread a device
 
 `agree` prints the largest difference in x, y, weights and losses, on problems of the shapes of the paper's two
 experiments with 5 tasks, which two devices do not divide. The networks are narrower than the paper's, and STABLE's
@@ -12,6 +13,9 @@ others is 6e-9 apart on the first shape after 2,000 steps, and STABLE blows up o
 
 `speed` runs the three settings in turn, several times: 64 tasks on one device, on two, and 32 tasks on one, which is
 what a device of two has to do. What two devices need more than that is the sums over devices and waiting for them.
+
+`sampled` does the same for MORBiT with `sampling=Mixture(64)`, moves of the weights included. Tasks of FashionMNIST's
+shape have 8 + 128 rows here, so that 10,000 of them are 1 GB. Beside it, a step of a problem that has 64 tasks only.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ CALMER = {  # where a run with these swings, so that it makes rounding errors la
 }
 STEPS, TASKS = 2000, 5
 TIMED_STEPS, ROUNDS, TURNS = 20, 3, 3
+SAMPLED_STEPS = {"fashion": 38, "letter": 1900}  # the weights move every 19
 
 
 def ready(shape: str, tasks: int, width: int) -> Any:
@@ -108,7 +113,58 @@ def timer(tasks: str, devices: str) -> None:
     print(json.dumps(taken[1:]))
 
 
-# ------------------------------------------------------------------ the two studies
+def many(shape: str, tasks: int) -> tuple[Any, Any, Any]:
+    """A problem of very many tasks in these shapes, x and y."""
+    import jax
+
+    import bilevel as bl
+
+    like = ready(shape, 2, {"letter": 128, "fashion": 100}[shape])
+    group, rng = like.problem.groups[0], np.random.default_rng(0)
+
+    def rows(count: int) -> tuple[np.ndarray, np.ndarray]:
+        if shape == "letter":
+            points = rng.normal(size=(tasks, count, 16)).astype(np.float32)
+            return points, np.where(points.sum(2) > 0, 1, -1).astype(np.float32)
+        pixels = np.frombuffer(rng.bytes(tasks * count * 784), np.uint8).reshape(tasks, count, 784)
+        return pixels, rng.integers(2, size=(tasks, count))
+
+    train, validation = (160, 80) if shape == "letter" else (8, 128)
+    stack = bl.Task.stack(train=rows(train), validation=rows(validation))
+    batches = {"lower_batch": group.lower_batch, "upper_batch": group.upper_batch}
+    problem = bl.Problem(group.upper, group.lower, stack, like.problem.constraint, **batches)
+    y = like.problem.by_name(like.problem.starting_y(None, jax.random.key(0)))
+    return problem, like.x, next(iter(y.values()))
+
+
+def sampled_timer(shape: str, tasks: str, drawn: str, devices: str) -> None:
+    """Milliseconds a step that draws tasks, as JSON."""
+    import time
+
+    import jax
+
+    import bilevel as bl
+    from bilevel._run import loop
+    from bilevel._run.devices import Layout
+    from bilevel._run.run import Run
+
+    problem, x, y = many(shape, int(tasks))
+    solver = bl.MORBiT(0.001, 0.01, weighting=bl.weightings.SimplexAscent(1e-4))
+    solver = solver if drawn == tasks else solver.replace(sampling=bl.sampling.Mixture(int(drawn)))
+    layout, steps = Layout.of(int(devices), problem, x), SAMPLED_STEPS[shape]
+    run = Run(problem, solver, x, y, 0, (ROUNDS + 1) * steps, layout=layout)
+    carry = layout.laid_out(loop.first(solver, run.placed, run.start(), run.key))
+    taken = []
+    for k in range(ROUNDS + 1):  # the first compiles
+        began = time.perf_counter()
+        there = ((carry,), (run.key,), ((k + 1) * steps,), (run.steps,))
+        (carry,) = jax.block_until_ready(loop.steps(solver, run.placed, *there, layout=layout))
+        taken.append(1e3 * (time.perf_counter() - began) / steps)
+    assert bool(carry.finite), "diverged"
+    print(json.dumps(taken[1:]))
+
+
+# ------------------------------------------------------------------ the studies
 
 
 def start(*arguments: str, devices: int = 1, threads: int = 1, script: str = __file__) -> subprocess.Popen:
@@ -168,5 +224,25 @@ def speed() -> None:
     print(f"of a step on two devices, sums over devices and waiting: {100 * max(0, 1 - half / two):.0f} %")
 
 
+def sampled() -> None:
+    settings = {
+        "64 of 10,000 on one device": ("10000", "64", "1"),
+        "64 of 10,000 on two devices": ("10000", "64", "2"),
+        "32 of 5,000 on one device": ("5000", "32", "1"),
+        "all of 64 on one device": ("64", "64", "1"),
+    }
+    for shape in SAMPLED_STEPS:
+        taken: dict[str, list[float]] = {name: [] for name in settings}
+        for _ in range(TURNS):
+            for name, s in settings.items():
+                taken[name] += json.loads(finish(start("sampled_timer", shape, *s, devices=int(s[2]))))
+        for name, own in taken.items():
+            print(f"{shape:10}{name:30}{np.median(own):8.3f} ms a step (from {min(own):.3f} to {max(own):.3f})")
+        one, two, half, _ = (float(np.median(own)) for own in taken.values())
+        print(f"{shape:10}two devices over one: {one / two:.2f} times as fast", end="; ")
+        print(f"of a step on two, sums and waiting: {100 * max(0, 1 - half / two):.0f} %\n", flush=True)
+
+
 if __name__ == "__main__":
-    {"agree": agree, "speed": speed, "worker": worker, "timer": timer}[sys.argv[1]](*sys.argv[2:])
+    modes = (agree, speed, sampled, worker, timer, sampled_timer)
+    {mode.__name__: mode for mode in modes}[sys.argv[1]](*sys.argv[2:])

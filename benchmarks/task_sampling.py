@@ -23,8 +23,10 @@ import numpy as np
 from page import put
 
 import bilevel as bl
+from bilevel.solvers._base import catching_up
 
 DRAWN = 64
+GIVEN = bl.MORBiT(1e-4, 0.01, bl.hypergradients.Tracked(0.01), bl.weightings.SimplexAscent(1e-8))
 
 
 # ------------------------------------------------------------------ the cost of a step
@@ -57,13 +59,32 @@ def start_of(problem: bl.Problem, x: jax.Array, y: jax.Array) -> tuple[float, fl
     return float(losses.max()), float(losses.mean())
 
 
-def timed(n: int, steps: int) -> None:
+def fitted(result: bl.Result) -> tuple[np.ndarray, np.ndarray | None]:
+    """Validation and test losses of the averaged x, with every y fitted to it as at the end of a run that draws tasks.
+
+    So runs that see all tasks in every step are judged as those that draw them are.
+    """
+    from bilevel._run import last_visit
+    from bilevel._run.averaging import Variables
+
+    problem, iterate = result.problem, result.average
+    y = bl.PerTask(tuple(iterate.y.stacked))
+    if not last_visit.is_needed(result.solver, problem):
+        y = last_visit.visited(problem, Variables(iterate.x, y, iterate.weights)).y
+    test = problem.test_losses(iterate.x, y)
+    return np.asarray(problem.validation_losses(iterate.x, y)), None if test is None else np.asarray(test)
+
+
+def timed(n: int, rates: str, lower_steps: int, steps: int) -> None:
     """A whole run, after a short one that compiles: seconds a step by the clock and of the processor, memory in MB.
 
     And the worst and the mean loss of all tasks at the start and at the end: a run that blows up is none.
     """
     problem, x, y = regressions(n)
-    solver = bl.MORBiT(sampling=bl.sampling.All() if n == DRAWN else bl.sampling.Mixture(DRAWN))
+    solver = bl.MORBiT() if rates == "chosen" else GIVEN
+    # A task that is visited rarely takes more lower steps by itself where rates are chosen.
+    drawn = {"sampling": bl.sampling.Mixture(DRAWN)} if n > DRAWN else {"lower_steps": lower_steps}
+    solver = solver.replace(**drawn)
     data = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     bl.solve(problem, solver, x, y, steps=100, progress=False)
     began, used = time.perf_counter(), time.process_time()
@@ -72,48 +93,27 @@ def timed(n: int, steps: int) -> None:
         raise RuntimeError(result.message)
     seconds, processor = time.perf_counter() - began, time.process_time() - used
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    first = start_of(problem, x, y)
-    print(
-        seconds / steps,
-        processor / steps,
-        data,
-        peak,
-        *first,
-        result.average.worst,
-        np.mean(np.asarray(result.average.losses)),
-    )
+    losses, _ = fitted(result)
+    print(seconds / steps, processor / steps, data, peak, *start_of(problem, x, y), losses.max(), losses.mean())
 
 
 def time_steps(sizes: list[int], steps: int = 100_000) -> None:
-    """The table, ratios to all of 64 tasks."""
-    base = None
-    names = (
-        "tasks",
-        "us a step",
-        "ratio",
-        "processor us",
-        "ratio",
-        "data, MB",
-        "peak, MB",
-        "worst, start",
-        "mean",
-        "worst, end",
-        "mean",
-    )
-    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
-    for n in [DRAWN, *sizes]:
-        command = [sys.executable, __file__, "one", str(n), str(steps)]
+    """The table, with ratios to all of 64 tasks with the same rates and as many lower steps."""
+    names = ("tasks", "rates", "lower steps", "us a step", "ratio", "processor us", "ratio", "data, MB", "peak, MB")
+    names += ("worst, start", "mean", "worst, end", "mean")
+    lines, seen = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"], {}
+    solver = bl.MORBiT(sampling=bl.sampling.Mixture(DRAWN))
+    rarely = {n: 1 + catching_up.steps_at_a_visit(solver, n, DRAWN) for n in sizes}
+    runs = [(n, "given", 1) for n in (DRAWN, *sizes)]
+    runs += [(DRAWN, "chosen", count) for count in sorted({1, *rarely.values()})]
+    for n, rates, lower_steps in runs + [(n, "chosen", count) for n, count in rarely.items()]:
+        command = [sys.executable, __file__, "one", str(n), rates, str(lower_steps), str(steps)]
         ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         seconds, processor, data, peak, *losses = map(float, ran.stdout.split())
-        base = (seconds, processor) if base is None else base
-        times = (
-            f"{1e6 * seconds:.0f}",
-            f"{seconds / base[0]:.2f}",
-            f"{1e6 * processor:.0f}",
-            f"{processor / base[1]:.2f}",
-        )
-        cells = f"{n:,}", *times, f"{data:,.0f}", f"{peak:,.0f}", *(f"{loss:.2f}" for loss in losses)
-        lines.append(f"| {' | '.join(cells)} |")
+        base = seen.setdefault((rates, lower_steps), (seconds, processor))
+        cells = [f"{n:,}", rates, str(lower_steps), f"{1e6 * seconds:.0f}", f"{seconds / base[0]:.2f}"]
+        cells += [f"{1e6 * processor:.0f}", f"{processor / base[1]:.2f}", f"{data:,.0f}", f"{peak:,.0f}"]
+        lines.append(f"| {' | '.join([*cells, *(f'{loss:.2f}' for loss in losses)])} |")
         print(lines[-1], flush=True)
     put("task sampling", "\n".join(lines))
 
@@ -213,7 +213,7 @@ def sinusoids(n: int = 10_000, steps: int = 4000, seeds: int = 3) -> None:
         sampled, seconds = run(few, steps, seed)
         whole, needed = run(all_tasks, max(1, round((seconds - short) / each) + 20), seed)
         for name, result, used in ((f"{DRAWN} of {n:,}", sampled, seconds), ("all", whole, needed)):
-            worst = np.sort(np.asarray(result.average.test_losses))[-n // 10 :].mean()
+            worst = np.sort(fitted(result)[1])[-n // 10 :].mean()
             lines.append(f"| {seed} | {name} | {result.steps:,} | {used:.0f} | {worst:.3g} |")
             print(lines[-1], flush=True)
     put("sinusoids", "\n".join(lines))
@@ -228,15 +228,16 @@ def letter(steps: int = 1000, drawn: int = 16) -> None:
     few = solver.replace(sampling=bl.sampling.Mixture(drawn), weighting=ascent)
     whole = bl.solve(ready.problem, solver, ready.x, steps=steps, progress=False)
     sampled = bl.solve(ready.problem, few, ready.x, steps=steps * n // drawn, progress=False)
+    base = fitted(whole)[0].max()
     for name, result in (("all 325", whole), ("16 of 325", sampled)):
-        worst = result.average.worst
-        print(f"{name:<10}{result.steps:>8} steps   worst {worst:.4f}   ratio {worst / whole.average.worst:.3f}")
+        worst = fitted(result)[0].max()
+        print(f"{name:<10}{result.steps:>8} steps   worst {worst:.4f}   ratio {worst / base:.3f}")
 
 
 if __name__ == "__main__":
     what, *rest = sys.argv[1:] or ["time"]
     if what == "one":
-        timed(int(rest[0]), int(rest[1]))
+        timed(int(rest[0]), rest[1], *map(int, rest[2:]))
     elif what == "time":
         time_steps([int(n) for n in rest] or [100_000, 1_000_000])
     else:

@@ -2,20 +2,24 @@
 
     python benchmarks/tasks_on_disk.py FOLDER [tasks] [steps]
 
-Writes 200,000 tasks of 50 kB each (10 GB) to a folder, and removes them again. Every run is a process of its own: from
-disk with the files out of the system's cache, then with them in it, both with a limit of 2 GB on what the process may
-allocate (RLIMIT_DATA, which mapped files are not part of) and the peak of all that was resident; in memory; and from
-disk once more, stopped after half of the steps and resumed by another process. The table goes into docs/scaling.md.
+Writes 200,000 tasks of 50 kB each (10 GB) to a folder, and removes them again. Every run is a process of its own: in
+memory; from disk with the files in the system's cache and out of it, memory-mapped and by a loader of one task at a
+time (`Task.load`); and from disk once more, stopped after half of the steps and resumed by another process. Runs from
+disk are in a control group with a limit of 2 GB, which pages of files that they read count to (those that were in the
+cache before belong to who read them). Where there can be no such group (it takes Linux, and root or a delegated one),
+RLIMIT_DATA is set instead and the table says so. It goes into docs/scaling.md.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -64,22 +68,43 @@ def warm(folder: Path, wanted: bool) -> None:
                 pass
 
 
-def problem(arrays: list[np.ndarray]) -> bl.Problem:
+class Files:
+    """One task after the other, as a loader reads them."""
+
+    def __init__(self, folder: Path):
+        # As plain arrays: a memmap makes a memmap of every part of it, which takes longer than to read that.
+        self.arrays = [np.asarray(np.load(folder / name, mmap_mode="r")) for name in FILES]
+
+    def __len__(self) -> int:
+        return len(self.arrays[0])
+
+    def __getitem__(self, i: int) -> dict:
+        own = [array[i] for array in self.arrays]
+        return {"train": tuple(own[:2]), "validation": tuple(own[2:])}
+
+
+def tasks_of(folder: Path, where: str) -> object:
+    if where == "loader":
+        return bl.Task.load(Files(folder))
+    mapped = (np.load(folder / name, mmap_mode="r") for name in FILES)
+    arrays = [array if where == "disk" else jnp.asarray(array) for array in mapped]
+    return bl.Task.stack(train=tuple(arrays[:2]), validation=tuple(arrays[2:]))
+
+
+def problem(tasks: object) -> bl.Problem:
     def upper(x: jax.Array, y: jax.Array, batch: tuple) -> jax.Array:
         return jnp.mean((batch[0] @ x @ y - batch[1]) ** 2) / 2
 
     def lower(x: jax.Array, y: jax.Array, batch: tuple) -> jax.Array:
         return upper(x, y, batch) + 0.05 * jnp.sum(y**2)
 
-    tasks = bl.Task.stack(train=tuple(arrays[:2]), validation=tuple(arrays[2:]))
     return bl.Problem(upper, lower, tasks, lower_batch=BATCH, upper_batch=BATCH)
 
 
 def one(folder: Path, where: str, steps: int, stop: int, kept: str) -> None:
-    """One run: prints steps a second, processor ms a step, seconds before and after the steps, MB, worst loss, x."""
+    """One run: prints steps a second, processor ms a step, seconds before and after the steps, worst loss, x."""
     began = time.perf_counter()
-    mapped = (np.load(folder / name, mmap_mode="r") for name in FILES)
-    arrays = [array if where == "disk" else jnp.asarray(array) for array in mapped]
+    tasks = tasks_of(folder, where)
     seen: list[tuple[float, float, int]] = []
 
     def callback(row: dict) -> None:
@@ -92,25 +117,81 @@ def one(folder: Path, where: str, steps: int, stop: int, kept: str) -> None:
     solver = bl.MORBiT(0.01, 0.05, bl.hypergradients.Tracked(0.05), bl.weightings.SimplexAscent(1e-7))
     solver = solver.replace(sampling=bl.sampling.Mixture(DRAWN))
     options |= {"callback": callback, "every": steps // 10}  # an evaluation reads 1,024 tasks
-    result = bl.solve(problem(arrays), solver, x, jnp.zeros(INNER), steps=steps, progress=False, **options)
+    result = bl.solve(problem(tasks), solver, x, jnp.zeros(INNER), steps=steps, progress=False, **options)
     (first, used_first, step), (last, used_last, last_step) = seen[0], seen[-1]
     rate, used = (last_step - step) / (last - first), 1000 * (used_last - used_first) / (last_step - step)
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    peak = int(status["VmHWM"].split()[0]) / 1024
-    print(
-        rate, used, first - began, time.perf_counter() - last, peak, result.worst, np.asarray(result.x).tobytes().hex()
-    )
+    print(rate, used, first - began, time.perf_counter() - last, result.worst, np.asarray(result.x).tobytes().hex())
 
 
-def run(folder: Path, where: str, steps: int, stop: int | None = None, kept: str = "") -> list[str]:
-    """The same in a process of its own."""
+@contextlib.contextmanager
+def limited_group() -> Iterator[Path | None]:
+    """A control group with a limit of memory, below that of this process; None = there can be none."""
+    own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
+    root, limit = Path("/sys/fs/cgroup"), "memory.max"
+    if "memory" in own:
+        place, limit = root / "memory" / own["memory"].lstrip("/"), "memory.limit_in_bytes"
+    else:
+        place = root / own.get("", "").lstrip("/")
+    group = place / f"tasks-on-disk-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        yield None
+        return
+    try:
+        (group / limit).write_text(str(LIMIT))
+        yield group
+    except OSError:
+        yield None
+    finally:
+        group.rmdir()
 
-    def limited() -> None:
-        if where == "disk":
-            resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT))
 
+def peak_of(group: Path) -> float:
+    """The most memory that was charged to a group, in MB."""
+    names = ("memory.max_usage_in_bytes", "memory.peak")
+    return int(next(group / name for name in names if (group / name).exists()).read_text()) / 1e6
+
+
+def run(folder: Path, where: str, steps: int, stop: int | None = None, kept: str = "") -> tuple[list[str], float]:
+    """The same in a process of its own, and the memory it took: what was charged to its group, or what was resident."""
     command = [sys.executable, __file__, "one", str(folder), where, str(steps), str(stop or steps), kept]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, preexec_fn=limited).stdout.split()
+    with limited_group() if where != "memory" else contextlib.nullcontext() as group:
+
+        def limited() -> None:
+            if group is not None:
+                (group / "cgroup.procs").write_text(str(os.getpid()))
+            elif where != "memory":
+                resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT))
+
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=limited) as process:
+            assert process.stdout is not None
+            said = process.stdout.read().split()
+            _, code, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(code)
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, command)
+        return said, usage.ru_maxrss / 1e3 if group is None else peak_of(group)
+
+
+RUNS = (
+    ("memory", "memory", True),
+    ("mapped, warm", "disk", True),
+    ("mapped, cold", "disk", False),
+    ("loader, warm", "loader", True),
+    ("loader, cold", "loader", False),
+)
+COLUMNS = (
+    "",
+    "steps a second",
+    "ratio",
+    "processor ms a step",
+    "ratio",
+    "s before",
+    "s after",
+    "peak, MB",
+    "worst loss",
+)
 
 
 def main(folder: Path, tasks: int, steps: int) -> None:
@@ -118,37 +199,27 @@ def main(folder: Path, tasks: int, steps: int) -> None:
     write(folder, tasks)
     size = sum((folder / name).stat().st_size for name in FILES)
     print(f"{tasks} tasks, {size / 1e9:.1f} GB, written in {time.perf_counter() - began:.0f} s; {DRAWN} in a step")
-    names = (
-        "",
-        "steps a second",
-        "ratio",
-        "processor ms a step",
-        "ratio",
-        "s before",
-        "s after",
-        "peak, MB",
-        "worst loss",
-    )
-    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    with limited_group() as group:
+        by = "a control group" if group is not None else "RLIMIT_DATA, without pages of files"
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     found: dict[str, list[str]] = {}
     try:
-        for name, where, is_warm in (
-            ("memory", "memory", True),
-            ("disk, warm", "disk", True),
-            ("disk, cold", "disk", False),
-        ):
+        for name, where, is_warm in RUNS:
             warm(folder, is_warm)
-            found[name] = run(folder, where, steps)
-            rate, used, before, after, peak, worst = map(float, found[name][:-1])
+            found[name], peak = run(folder, where, steps)
+            rate, used, before, after, worst = map(float, found[name][:-1])
             base, used_base = map(float, found["memory"][:2])
             speed = f"{rate:.0f} | {rate / base:.2f} | {used:.2f} | {used_base / used:.2f}"
             lines.append(f"| {name} | {speed} | {before:.0f} | {after:.0f} | {peak:,.0f} | {worst:.4f} |")
             print(lines[-1], flush=True)
-        kept = str(folder / "run")
-        run(folder, "disk", steps, steps // 2, kept)
-        same = run(folder, "disk", steps, None, kept)[-1] == found["disk, warm"][-1]
-        said = "the same bits" if same else "OTHER BITS"
-        put("tasks on disk", "\n".join([*lines, "", f"Stopped after half of the steps and resumed from disk: {said}."]))
+        said = []
+        for name, where in (("mapped", "disk"), ("by the loader", "loader")):
+            kept = str(folder / f"run-{where}")
+            run(folder, where, steps, steps // 2, kept)
+            same = run(folder, where, steps, None, kept)[0][-1] == found[f"{name.split()[-1]}, warm"][-1]
+            said.append(f"{name} {'the same bits' if same else 'OTHER BITS'}")
+        end = f"The limit is that of {by}. Stopped after half of the steps and resumed from disk: {', '.join(said)}."
+        put("tasks on disk", "\n".join([*lines, "", end]))
     finally:
         shutil.rmtree(folder)
 

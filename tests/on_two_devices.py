@@ -74,16 +74,27 @@ def interrupted(row):
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def kept():
+def kept(files=None):
     """Begun on one or two devices, gone on with on the other, against runs that were not stopped."""
     found = {}
     for first, second in ((2, None), (None, 2)):
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the number of devices differs
-            begun = made(SOLVER, first, checkpoint=folder, callback=interrupted)
-            whole = made(SOLVER, second, checkpoint=folder, resume=True)
+            place = bl.Checkpoint(folder, files=files or bl.checkpoints.OneFile())
+            begun = made(SOLVER, first, checkpoint=place, callback=interrupted)
+            whole = made(SOLVER, second, checkpoint=place, resume=True)
             found[f"{first} then {second}"] = [begun.status, begun.steps, apart(whole, made(SOLVER, second))]
     return found
+
+
+def kept_by_orbax():
+    """The same, and on two devices before and after: exactly."""
+    found = kept(bl.checkpoints.Orbax())
+    with tempfile.TemporaryDirectory() as folder:
+        place = bl.Checkpoint(folder, files=bl.checkpoints.Orbax())
+        begun = made(SOLVER, 2, checkpoint=place, callback=interrupted)
+        difference = apart(made(SOLVER, 2, checkpoint=place, resume=True), made(SOLVER, 2))
+    return found | {"2 then 2": [begun.status, begun.steps, difference]}
 
 
 def diverged():
@@ -146,6 +157,6 @@ def in_other_parts():
 
 
 if __name__ == "__main__":
-    checks = (solvers, kept, diverged, sums, in_parts, in_other_parts)
+    checks = (solvers, kept, kept_by_orbax, diverged, sums, in_parts, in_other_parts)
     wanted = [check for check in checks if check.__name__ in sys.argv] or checks
     print(json.dumps({check.__name__: check() for check in wanted}))

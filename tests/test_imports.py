@@ -26,6 +26,7 @@ ROOMS = (
     ("results",),
     ("divergence",),
     ("loggers",),
+    ("checkpoints",),
     ("_run",),
     ("diagnostics",),
     ("theory",),
@@ -147,6 +148,7 @@ def test_only_problem_vmaps_over_tasks():
         "_run.loop",  # seeds
         "_run.reading",  # steps to come
         "oracles.lower",  # samples of one task's steps, and keys of its steps
+        "solvers._base.drawing",  # parts of a group, one a device
         "rates.curvature",  # two ends of a difference
         "diagnostics.sampling",  # rows of directions
         "diagnostics.spectrum",  # columns of a basis

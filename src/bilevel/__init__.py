@@ -17,6 +17,7 @@ from bilevel import solvers  # their names alone: each is imported when it is us
 
 if TYPE_CHECKING:  # the same names for type checkers and editors, which do not read the table
     from bilevel import (
+        checkpoints,
         constraints,
         datasets,
         distributed,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
     )
     from bilevel.problem import minmax
     from bilevel.problem.cross_fitting import cross_fit
+    from bilevel.problem.distribution import TaskDistribution
     from bilevel.problem.generators import Generator
     from bilevel.problem.minmax import MinMaxProblem
     from bilevel.problem.multiblock import MultiBlockProblem
@@ -81,6 +83,7 @@ _NAMES = {
     "bilevel.datasets.splitting": "split",
     "bilevel.diagnostics": "adapt baselines certify check_hypergradient check_problem check_result loss_errors refit",
     "bilevel.problem.cross_fitting": "cross_fit",
+    "bilevel.problem.distribution": "TaskDistribution",
     "bilevel.problem.generators": "Generator",
     "bilevel.problem.minmax": "MinMaxProblem",
     "bilevel.problem.multiblock": "MultiBlockProblem",
@@ -99,6 +102,7 @@ _NAMES = {
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 _MODULE_OF |= dict.fromkeys(solvers.__all__, "bilevel.solvers")
 _SUBMODULES = {
+    "checkpoints": "bilevel.checkpoints",
     "constraints": "bilevel.constraints",
     "datasets": "bilevel.datasets",
     "distributed": "bilevel.distributed",
@@ -151,6 +155,7 @@ __all__ = [
     "Solver",
     "State",
     "Task",
+    "TaskDistribution",
     "adapt",
     "add_tasks",
     "baselines",
@@ -158,6 +163,7 @@ __all__ = [
     "check_hypergradient",
     "check_problem",
     "check_result",
+    "checkpoints",
     "compare",
     "constraints",
     "cost",

@@ -30,7 +30,7 @@ def on_two_devices(*checks):
 @pytest.fixture(scope="module")
 def two():
     """What two devices do, in one process."""
-    return on_two_devices("solvers", "kept", "diverged", "sums")
+    return on_two_devices("solvers", "kept", "kept_by_orbax", "diverged", "sums")
 
 
 def test_two_devices_differ_from_one_by_rounding(two):
@@ -43,9 +43,10 @@ def test_a_step_sends_one_sum(two):
 
 
 def test_a_run_begun_on_one_number_of_devices_goes_on_with_another(two):
-    for status, steps, difference in two["kept"].values():
+    for status, steps, difference in [*two["kept"].values(), *two["kept_by_orbax"].values()]:
         assert (status, steps) == ("interrupted", 20)
         assert difference < 1e-12
+    assert two["kept_by_orbax"]["2 then 2"][2] == 0.0
 
 
 def test_divergence_is_told_as_on_one_device(two):
@@ -122,8 +123,3 @@ MESH = jax.make_mesh((1,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
 def test_wrong_devices_are_refused(devices, error, words):
     with pytest.raises(error, match=r"solve\(devices=.*" + words):
         solve("MORBiT with given rates", devices=devices)
-
-
-def test_sampling_is_for_one_device():
-    with pytest.raises(ValueError, match=r"devices=.*sampling=Uniform"):
-        solve(bl.MORBiT(sampling=bl.sampling.Uniform(2)), devices=1)

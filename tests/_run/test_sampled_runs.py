@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel._run import state_files
-from bilevel._run.averaging import add, rested
+from bilevel._run import last_visit, state_files
+from bilevel._run.averaging import Variables, add, rested
 from bilevel._run.evaluation import FIXED, HEAVY, Part
 from bilevel._run.run import Run
 
@@ -32,7 +32,10 @@ X = jnp.array([2.0, -1.0])
 
 @pytest.mark.parametrize("tasks", [4, 20])  # the weights move every 6 steps, and every step
 def test_the_loop_and_the_average_are_those_of_steps_one_by_one(tasks):
-    """The driver's loop takes steps in parts and averages rows when they move; here, whole steps and all rows."""
+    """The driver's loop takes steps in parts and averages rows when they move; here, whole steps and all rows.
+
+    And at the end every task is visited at the last x, or the average one.
+    """
     problem, solver = problem_of(200), solver_of(tasks)
     result = bl.solve(problem, solver, X, steps=STEPS, seed=3, every=15, progress=False)
     run = Run(problem, solver, X, None, 3, STEPS)
@@ -49,11 +52,13 @@ def test_the_loop_and_the_average_are_those_of_steps_one_by_one(tasks):
         return jax.lax.scan(one, first, jnp.arange(STEPS))[0]
 
     state, (x, y, weights) = whole(run.start())
+    there = (last_visit.visited(problem, Variables(*point)).y for point in ((state.x, state.y, ()), (x, y, ())))
+    last_y, y = (own.groups[0] for own in there)
     np.testing.assert_allclose(result.x, state.x, rtol=1e-10)
     np.testing.assert_allclose(result.weights, state.weights, rtol=1e-8, atol=1e-12)
-    np.testing.assert_allclose(result.y.stacked[0], state.y.groups[0], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(result.y.stacked[0], last_y, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(result.average.x, x, rtol=1e-10)
-    np.testing.assert_allclose(result.average.y.stacked[0], y.groups[0], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(result.average.y.stacked[0], y, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(result.average.weights, weights, rtol=1e-8, atol=1e-12)
 
 
@@ -70,21 +75,40 @@ def test_the_average_of_what_rests_is_that_of_its_steps(since, until):
 def test_of_many_tasks_a_part_is_evaluated_and_the_result_has_all():
     n = 1200
     problem, solver = problem_of(n), solver_of(40)
-    result = bl.solve(problem, solver, X, steps=STEPS, every=20, progress=False)
-    history = result.history
+    seen = []
+    result = bl.solve(problem, solver, X, steps=STEPS, every=20, progress=False, callback=seen.append)
+    history, last = result.history, seen[-1]["y"].stacked[0]  # before every task is visited once more
+    losses, test = (problem.losses(result.x, bl.PerTask((last,)), role) for role in ("validation", "test"))
     columns = history.tasks[0]
     assert history.validation.shape == (3, FIXED) == history.weights.shape == history.test.shape
     assert all(np.array_equal(row, columns) for row in history.tasks)
     assert result.losses.shape == result.average.losses.shape == (n,)
-    np.testing.assert_allclose(history.validation[-1], result.losses[columns], rtol=1e-12)
-    np.testing.assert_allclose(history.test[-1], result.test_losses[columns], rtol=1e-12)
+    np.testing.assert_allclose(history.validation[-1], losses[columns], rtol=1e-12)
+    np.testing.assert_allclose(history.test[-1], test[columns], rtol=1e-12)
     np.testing.assert_allclose(history.weights[-1], result.weights[columns], rtol=1e-12)
     left = np.setdiff1d(np.arange(n), columns)
     heavy = left[np.argsort(-result.weights[left], kind="stable")[:HEAVY]]
     heavy = heavy[result.weights[heavy] > 1 / n]
-    assert history.largest[-1] >= result.losses[np.concatenate([columns, heavy])].max()
-    np.testing.assert_allclose(history.largest[-1], result.losses[history.largest_task[-1]], rtol=1e-12)
+    assert history.largest[-1] >= losses[np.concatenate([columns, heavy])].max()
+    np.testing.assert_allclose(history.largest[-1], losses[history.largest_task[-1]], rtol=1e-12)
     assert len(result.to_dataframe()) == 3 * FIXED
+
+
+@pytest.mark.parametrize("n", [50, 1200])  # in one go, and in blocks
+def test_at_the_end_every_y_fits_the_x_that_is_returned(n):
+    """g_i is quadratic in 2 numbers, y_i* = x; the random iterate is left as it was."""
+    result = bl.solve(problem_of(n), solver_of(4), X, steps=STEPS, every=20, progress=False)
+    for iterate in (result.last, result.best, result.average):
+        np.testing.assert_allclose(iterate.y.stacked[0], np.tile(iterate.x, (n, 1)), rtol=0, atol=1e-12)
+    assert np.abs(np.asarray(result.random.y.stacked[0]) - np.asarray(result.random.x)).max() > 0.1
+
+
+def test_a_run_whose_steps_see_all_tasks_ends_where_its_last_step_left_it():
+    problem = problem_of(20)
+    for sampling in (bl.sampling.All(), bl.sampling.Mixture(20)):
+        assert not last_visit.is_needed(solver_of(4).replace(sampling=sampling), problem)
+    assert not last_visit.is_needed(bl.GDA(), problem)
+    assert last_visit.is_needed(solver_of(19), problem)
 
 
 def test_a_part_is_for_steps_that_see_a_few_of_very_many():

@@ -84,6 +84,14 @@ def test_unseen_fast_waves_do_better():
 
 
 @pytest.mark.slow
+def test_the_worst_tenth_of_waves_without_end_does_better():
+    module = example("endless_tasks")
+    average, robust = (module.unseen(module.learn(weighting)) for weighting in (AVERAGE, bl.weightings.CVaR(0.1)))
+    assert robust[0] < 0.8 * average[0]
+    assert robust[1] > average[1]  # what it costs
+
+
+@pytest.mark.slow
 def test_a_stream_is_learnt_from_with_one_compiled_step():
     module = example("streaming")
     losses = {}

@@ -14,11 +14,7 @@ import pytest
 
 from clusters import JOB, Mpirun, Slurm, missing, note, started, wait_for
 
-# Too long for script/test-all, which is bounded: BILEVEL_TIMES=1 pytest -m slow tests/engines
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif("BILEVEL_TIMES" not in os.environ, reason="takes minutes: BILEVEL_TIMES=1 tries all once"),
-]
+pytestmark = pytest.mark.slow
 
 TIMES = int(os.environ.get("BILEVEL_TIMES", 1))  # how often each break is tried
 HEARTBEAT = 10

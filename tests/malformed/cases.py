@@ -278,7 +278,19 @@ WRONG_FIELDS = {  # by the name of a field of a part
     "lower_rule": junk.not_callable | st.none(),
     "rule": junk.not_callable | st.none(),
     **dict.fromkeys(
-        ["lower_steps", "period", "terms", "iterations", "every", "patience", "steps", "seen", "folds", "tasks"],
+        [
+            "lower_steps",
+            "period",
+            "terms",
+            "iterations",
+            "every",
+            "patience",
+            "steps",
+            "seen",
+            "folds",
+            "tasks",
+            "catch_up",
+        ],
         junk.not_whole,
     ),
     **dict.fromkeys(["blocks_per_step", "tasks_per_step", "refresh_batch"], junk.not_whole_or_none),
@@ -342,7 +354,7 @@ def options():
         ),
     )
     yield from parts(hypergradients, "hypergradient", {})
-    yield from parts(bl.sampling, "sampling", {"Mixture": {"tasks": 1}})
+    yield from parts(bl.sampling, "sampling", {"Mixture": {"tasks": 1}, "Fresh": {"tasks": 1}})
     yield from parts(rates, "rates", {"Given": {"upper_rate": 0.1, "lower_rate": 0.1, "weights_rate": 0.1}})
     scaled = lambda **fields: solve_with(solver=bl.MORBiT(rates=rates.Scaled(**fields)))  # noqa: E731
     yield "Scaled(rates)", Case(junk.with_none, lambda v: scaled(rates=v, factor=0.5), ("rates",))

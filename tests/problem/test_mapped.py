@@ -57,12 +57,11 @@ def test_a_mapped_array_is_used_where_it_is(mapped):
         assert isinstance(source, Mapped)
         (page,) = source.pages
         assert source.data.unsafe_buffer_pointer() == page.address
-        assert (page.task_bytes, page.tasks, page.shared) == (6 * 3 * 8, N, True)
+        assert (page.task_bytes, page.tasks) == (6 * 3 * 8, N)
     np.testing.assert_array_equal(group.train.data, rows(0))
 
 
 def test_runs_are_those_of_rows_in_memory_and_go_on_where_they_were(mapped, tmp_path):
-    """And what is given back to the system meanwhile is read again."""
     solve = lambda problem, **options: bl.solve(problem, SOLVER, X, Y, steps=60, progress=False, **options)  # noqa: E731
     wanted = solve(problem(rows(0), rows(1)))
     whole = solve(mapped)
@@ -76,23 +75,28 @@ def test_runs_are_those_of_rows_in_memory_and_go_on_where_they_were(mapped, tmp_
 
     with pytest.warns(RuntimeWarning, match="InterruptedError"):
         assert solve(mapped, callback=fail, **keep).steps < 60
-    with reading.bounded(mapped):
-        for page in reading.pages_of(mapped):
-            reading._advise(page.address, page.tasks * page.task_bytes, reading.mmap.MADV_DONTNEED)
     rest = solve(mapped, **keep)
     for a, b in zip(*(jax.tree.leaves((r.x, r.last.weights, r.average.losses)) for r in (whole, rest)), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_the_tasks_of_a_step_are_known_before_it(mapped):
-    state = SOLVER.start(mapped, X, mapped.starting_y(Y, jax.random.key(0)), jax.random.key(0), jnp.asarray(10))
-    for k in range(3):
-        key = jax.random.fold_in(jax.random.key(1), k)
-        known = sampled.tasks_of_step(SOLVER, mapped, state, key)
-        np.testing.assert_array_equal(known.groups[0], SOLVER.visit(mapped, state, key)[1].tasks.groups[0])
-    ahead = reading._tasks_ahead(SOLVER, mapped, state, jax.random.key(1), 2)
-    np.testing.assert_array_equal(ahead.groups[0][0], known.groups[0])
-    assert ahead.groups[0].shape == (reading.AHEAD, DRAWN)
+def start():
+    tasks = problem(rows(0), rows(1))
+    return SOLVER.start(tasks, X, tasks.starting_y(Y, jax.random.key(0)), jax.random.key(0), jnp.asarray(10))
+
+
+def test_the_tasks_of_steps_are_known_up_to_the_next_but_one_move_of_the_weights(mapped, monkeypatch):
+    monkeypatch.setattr(sampled, "MOVES_PER_ROUND", 1)  # every 5 steps
+    state, key = start(), jax.random.key(1)
+    assert sampled.steps_between(SOLVER, mapped) == 5
+    for first in (0, 2, 7):
+        while int(state.step) < first:
+            state, _ = SOLVER.advance(mapped, state, jax.random.fold_in(key, state.step))
+        ahead, then = reading._tasks_ahead.__wrapped__(SOLVER, mapped, state, key, first), state
+        assert (int(ahead.known), int(ahead.before_move)) == (10 - first % 5, 5 - first % 5)
+        for k in range(int(ahead.known)):
+            then, info = SOLVER.advance(mapped, then, jax.random.fold_in(key, first + k))
+            np.testing.assert_array_equal(ahead.places.groups[0][k], info.rows.places.groups[0])
 
 
 def test_hints_are_of_the_rows_that_are_drawn(mapped, monkeypatch):
@@ -100,12 +104,13 @@ def test_hints_are_of_the_rows_that_are_drawn(mapped, monkeypatch):
     monkeypatch.setattr(reading, "_advise", lambda *hint: hints.append(hint))
     monkeypatch.setattr(reading, "_blocks_read", lambda: next(given))  # as if every call had to read
     monkeypatch.setattr(reading.threading.Thread, "start", lambda self: self.run())
-    state = SOLVER.start(mapped, X, mapped.starting_y(Y, jax.random.key(0)), jax.random.key(0), jnp.asarray(10))
+    state = start()
     ahead = reading.ReadAhead.of(SOLVER, mapped, jax.random.key(1))
     assert ahead is not None
-    ahead.start(state, 2)
-    tasks = np.asarray(sampled.tasks_of_step(SOLVER, mapped, state, jax.random.fold_in(jax.random.key(1), 2)).groups[0])
-    pages = reading.pages_of(mapped)
+    assert ahead.start(state, 2) is None
+    tasks = SOLVER.visit(mapped, state, jax.random.fold_in(jax.random.key(1), 2))[1].rows.places.groups[0]
+    (group,) = mapped.groups
+    pages = [page for source in (group.train, group.validation) for page in source.pages]
     first = {(page.address + task * page.task_bytes, page.task_bytes) for page in pages for task in tasks.tolist()}
     assert {hint[:2] for hint in hints[: 2 * DRAWN]} == first
     assert reading.ReadAhead.of(bl.MORBiT(), mapped, jax.random.key(1)) is None
@@ -118,20 +123,6 @@ def test_where_nothing_was_read_no_hints_are_given(mapped, monkeypatch):
     monkeypatch.setattr(reading, "_tasks_ahead", lambda *_: pytest.fail("asked"))
     ahead._read = 7
     ahead.start(None, 0)
-
-
-def test_a_bound_gives_back_what_is_not_changed(files, monkeypatch):
-    """Pages that a process has changed for itself are in no file."""
-    own = np.load(files / "train.npy", mmap_mode="c")
-    own[3] = 5.0
-    both = problem(own, np.load(files / "validation.npy", mmap_mode="r"))
-    advised = []
-    monkeypatch.setattr(reading, "_advise", lambda address, *_: advised.append(address))
-    monkeypatch.setattr(reading, "RESIDENT", 0)
-    with reading.bounded(both):
-        while not advised:
-            pass
-    assert set(advised) == {both.groups[0].validation.pages[0].address}
 
 
 def test_checks_and_identity_look_at_a_part(mapped, monkeypatch):
@@ -167,3 +158,14 @@ def test_what_cannot_stay_in_its_file_is_told(files, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         problem(train, rows(1))
+
+
+def test_stacks_that_are_joined_in_memory_are_told(files):
+    first = [np.load(files / f"{name}.npy", mmap_mode="r") for name in ("train", "validation")]
+    stacks = [
+        bl.Task.stack(train=a, validation=b, names=[f"{k} {i}" for i in range(N)])
+        for k, (a, b) in enumerate([first] * 2)
+    ]
+    with pytest.warns(UserWarning, match="2 stacks of like tasks .* are joined in memory"):
+        joined = bl.Problem(upper, lower, stacks)
+    assert not isinstance(joined.groups[0].train, Mapped)

@@ -195,7 +195,7 @@ class CountedGroup(Group):
 
     tally: Any = None
 
-    def each(self, function: Callable, *arguments: Any) -> Any:
+    def each(self, function: Callable, *arguments: Any, block: int | None = None) -> Any:
         """As for every group."""
 
         def counting(task: Any, number: jax.Array, *arguments: Any) -> Any:
@@ -203,7 +203,7 @@ class CountedGroup(Group):
             lower = self._counted(self.lower, task.train, number, LOWER)
             return function(task._replace(upper=upper, lower=lower), *arguments)
 
-        return Group.each(self, counting, self.ids, *arguments)
+        return Group.each(self, counting, self.ids, *arguments, block=block)
 
     def _counted(self, objective: Callable, source: Source, number: jax.Array, kinds: tuple[str, str]) -> Callable:
         def whole(x: Any, y: Any, data: tuple[Source, Sample]) -> jax.Array:

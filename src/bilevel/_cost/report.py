@@ -113,6 +113,11 @@ def check(problem: object, solver: object) -> None:
         raise TypeError(f"cost(problem=...) got {type(problem).__name__}: it needs a bl.Problem.")
     if not hasattr(solver, "step") or isinstance(solver, type):
         raise TypeError(f"cost(solver=...) got {solver!r}: it needs a solver object, such as bl.MORBiT().")
+    if problem.distribution is not None:
+        raise ValueError(
+            "cost(problem=...) has tasks of a bl.TaskDistribution, and counts calls a task of a list: give a "
+            "bl.Problem of tasks.sample(64, seed=0), and a solver without sampling."
+        )
 
 
 def are_finite(values: object) -> bool:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bilevel.problem.per_task import PerTask, for_groups
+from bilevel.solvers._base.rows import Rows
 from bilevel.solvers._base.state import State
 
 POWER = 3  # weights ~ k^3: nearly half of the run counts, its end the most
@@ -63,19 +64,19 @@ class LateAverage(NamedTuple):
         rows = for_groups(lambda y: jnp.zeros(jax.tree.leaves(y)[0].shape[0], jnp.int32), state.y)
         return cls(Variables.of(state), rows, jnp.zeros((), jnp.int32))
 
-    def see(self, before: State, after: State, places: PerTask[jax.Array]) -> LateAverage:
-        """After a step that moved x, and y of the tasks at these places."""
+    def see(self, before: State, after: State, tasks: Rows) -> LateAverage:
+        """After a step that moved x, and y of these tasks."""
         dtype, step = after.weights.dtype, after.step
 
-        def group(average: Any, old: Any, new: Any, since: jax.Array, index: jax.Array) -> tuple[Any, jax.Array]:
-            average_rows, old_rows, new_rows = (jax.tree.map(lambda a: a[index], tree) for tree in (average, old, new))
-            current = add(rested(average_rows, old_rows, since[index], step - 1, dtype), new_rows, step, dtype)
-            # The maximum is the step. Without it rows could be written before they are read, and all would be copied.
-            now = jnp.maximum(since[index], step)
-            return jax.tree.map(lambda a, c: a.at[index].set(c), average, current), since.at[index].set(now)
+        def current(average: Any, old: Any, new: Any, since: jax.Array) -> Any:
+            return add(rested(average, old, since, step - 1, dtype), new, step, dtype)
 
-        moved = [group(*own) for own in zip(self.point.y, before.y, after.y, self.rows, places, strict=True)]
-        y, rows = (PerTask(tuple(own)) for own in zip(*moved, strict=True))
+        known = self.point.y, self.rows
+        average, since = taken = tasks.take(known)
+        y = for_groups(current, average, tasks.take(before.y), tasks.take(after.y), since)
+        # The maximum is the step. Without it rows could be written before they are read, and all would be copied.
+        now = for_groups(lambda own: jnp.maximum(own, step), since)
+        y, rows = tasks.put(known, taken, (y, now))
         x = add(self.point.x, after.x, step, dtype)
         return LateAverage(self.point._replace(x=x, y=y), rows, self.weights)
 
@@ -94,6 +95,7 @@ class LateAverage(NamedTuple):
         return Variables(self.point.x, y, rested(self.point.weights, state.weights, self.weights, step, dtype))
 
 
+@jax.jit
 def average_of(average: Variables | LateAverage, state: State) -> Variables:
     """The average of the iterates up to a state."""
     return average.at(state) if isinstance(average, LateAverage) else average

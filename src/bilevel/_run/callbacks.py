@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from bilevel._run import recording
 from bilevel._run.progress import LOGGER
-from bilevel._run.run import CALLBACK_FAILED, STOPPED, Reached, Run
+from bilevel._run.reached import CALLBACK_FAILED, STOPPED, Reached
+from bilevel._run.run import Run
 from bilevel.results.result import Result
 
 

@@ -7,13 +7,16 @@ import os
 from pathlib import Path
 
 from bilevel._core import values
+from bilevel.checkpoints.base import Files
+from bilevel.checkpoints.one_file import OneFile
 
+_ONE_FILE = OneFile()
 FolderPath = str | os.PathLike[str]
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """Keeps a run in a folder, so that whatever ends its process, it goes on from there.
+    """Keeps a run in a folder, so that `solve(..., resume=True)` goes on with it, whatever has ended its process.
 
     How often it is written changes nothing in the run: calls of the compiled loop are cut differently, and no more.
 
@@ -22,15 +25,18 @@ class Checkpoint:
         seconds: between two states that are written; None = not by time.
         steps: the same in steps; None = not by steps. Where both are given, whichever comes first.
         keep: how many states stay, the newest ones; more than one, because a disk may damage a file.
+        files: how a state is kept, from `bl.checkpoints`: `OneFile()`, which process 0 writes, or `Orbax()`, where each
+            of several processes writes its own part, into a folder that all of them see.
 
     >>> Checkpoint("run")
-    Checkpoint(folder='run', seconds=30.0, steps=None, keep=3)
+    Checkpoint(folder='run', seconds=30.0, steps=None, keep=3, files=OneFile())
     """
 
     folder: FolderPath
     seconds: float | None = 30.0
     steps: int | None = None
     keep: int = 3
+    files: Files = _ONE_FILE
 
     @classmethod
     def of(cls, given: object) -> Checkpoint | None:
@@ -46,6 +52,9 @@ class Checkpoint:
         values.number("seconds", checkpoint.seconds, least=0, of="Checkpoint", none="not by time")
         values.whole("steps", checkpoint.steps, of="Checkpoint", none="not by steps")
         values.whole("keep", checkpoint.keep, of="Checkpoint")
+        if not isinstance(checkpoint.files, Files):
+            raise TypeError(f"Checkpoint(files={checkpoint.files!r}): it needs bl.checkpoints.OneFile() or Orbax().")
+        checkpoint.files.check()
         return checkpoint
 
     @property

@@ -28,7 +28,7 @@ from bilevel._core import values
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.group import Group
 from bilevel.problem.on_devices import AXIS, Placement
-from bilevel.problem.per_task import PerTask
+from bilevel.problem.per_task import Everywhere, PerTask
 from bilevel.problem.task import ROLES
 
 Device = Any  # jax.Device, which is no type to checkers
@@ -101,12 +101,12 @@ class Layout:
         """What belongs to tasks cut and on its devices, all else on all of them."""
 
         def node(value: Any) -> Any:
-            if not isinstance(value, PerTask):
+            if not _is_in_groups(value):
                 return self._put(value, self._spec_of(value))
             cut = [(own, part) for own, parts in zip(value, self.stretches, strict=True) for part in parts]
-            return PerTask(tuple(self._put(_rows(own, part), _spec_of(part)) for own, part in cut))
+            return type(value)(tuple(self._put(_rows(own, part), _spec_of(part, value)) for own, part in cut))
 
-        return jax.tree.map(node, tree, is_leaf=_is_per_task)
+        return jax.tree.map(node, tree, is_leaf=_is_in_groups)
 
     def constrained(self, tree: Any) -> Any:
         """The same in its place, under `jit`: what the compiler is told of the values between two steps."""
@@ -115,13 +115,13 @@ class Layout:
             return jax.lax.with_sharding_constraint(value, NamedSharding(self.mesh, spec))
 
         def node(value: Any) -> Any:
-            if isinstance(value, PerTask):
-                parts = [part for parts in self.stretches for part in parts]
-                own = zip(value, parts, strict=True)
-                return PerTask(tuple(jax.tree.map(lambda a, p=part: told(a, _spec_of(p)), v) for v, part in own))
-            return told(value, self._spec_of(value))
+            if not _is_in_groups(value):
+                return told(value, self._spec_of(value))
+            parts = [_spec_of(part, value) for parts in self.stretches for part in parts]
+            own = zip(value, parts, strict=True)
+            return type(value)(tuple(jax.tree.map(lambda a, p=part: told(a, p), rows) for rows, part in own))
 
-        return jax.tree.map(node, tree, is_leaf=_is_per_task)
+        return jax.tree.map(node, tree, is_leaf=_is_in_groups)
 
     def with_whole_x(self, state: Any) -> Any:
         """A state whose x is on every device, under `jit`: what a step begins with."""
@@ -140,13 +140,13 @@ class Layout:
         """What is on the devices as it would be on one, in every process: `spread` undone."""
 
         def node(value: Any) -> Any:
-            if not isinstance(value, PerTask):
+            if not _is_in_groups(value):
                 return value
             own = iter(value)
             groups = [[next(own) for _ in parts] for parts in self.stretches]
-            return PerTask(tuple(jax.tree.map(lambda *rows: jnp.concatenate(rows), *group) for group in groups))
+            return type(value)(tuple(jax.tree.map(lambda *rows: jnp.concatenate(rows), *group) for group in groups))
 
-        return jax.tree.map(node, fetched(tree), is_leaf=_is_per_task)
+        return jax.tree.map(node, fetched(tree), is_leaf=_is_in_groups)
 
     # ------------------------------------------------------------------ one thing at a time
 
@@ -155,8 +155,9 @@ class Layout:
         parts = self.devices if spread else 1
         held: dict[str, Any] = {role: getattr(group, role) for role in ROLES}
         held = {role: None if source is None else source.cut(start, stop, parts) for role, source in held.items()}
-        own = dataclasses.replace(group, **held, ids=group.ids[start:stop], y=None)
-        return dataclasses.replace(self._put(own, _spec_of(part)), on=Placement(self.mesh, spread))
+        own = self._put(held, Spec(AXIS) if spread else Spec())
+        ids = self._put(group.ids[start:stop], Spec())
+        return dataclasses.replace(group, **own, ids=ids, y=None, on=Placement(self.mesh, spread))
 
     def _spec_of(self, shared: Any) -> Spec:
         """Of an array that belongs to no task: by its shape, as any place is right."""
@@ -204,12 +205,12 @@ def _rows(tree: Any, part: Stretch) -> Any:
     return jax.tree.map(lambda a: a[part.start : part.stop], tree)
 
 
-def _spec_of(part: Stretch) -> Spec:
-    return Spec(AXIS) if part.spread else Spec()
+def _spec_of(part: Stretch, rows: PerTask[Any] | Everywhere[Any]) -> Spec:
+    return Spec(AXIS) if part.spread and isinstance(rows, PerTask) else Spec()
 
 
-def _is_per_task(node: Any) -> bool:
-    return isinstance(node, PerTask)
+def _is_in_groups(node: Any) -> bool:
+    return isinstance(node, (PerTask, Everywhere))
 
 
 def _is_key(leaf: jax.Array) -> bool:

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from bilevel._run.judging import score
 from bilevel._run.loop import Carry, Variables
+from bilevel._run.reached import DIVERGED, Reached
 from bilevel._run.recording import evaluated_at, worst_at
-from bilevel._run.run import DIVERGED, Reached, Run
+from bilevel._run.run import Run
 from bilevel.results.divergences import Divergence
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info
@@ -126,7 +128,7 @@ def _held(run: Run, reached: Reached, last: Carry) -> str:
     words = "The result holds the last finite state"
     if not run.problem.comparable_losses:
         return f"{words}."
-    better = evaluated_at(run, last.state).chosen_by > reached.best.chosen_by
+    better = score(run, evaluated_at(run, last.state)) > score(run, reached.best)
     return f"{words}; result.best is a better one, from before." if better else f"{words}."
 
 
@@ -139,6 +141,8 @@ def _find(run: Run, best: Variables, last: Carry, broken: Carry) -> Broken:
     task = next((i for i, name in enumerate(names) if not _finite(values[name])), None)
     if task is not None:
         quantity, what, certain = "y", f"y of task {names[task]!r} became infinite or NaN", True
+    elif run.solver.sees_fresh_tasks and not np.all(np.isfinite(losses)):
+        return Broken("loss", "the loss of a new task became infinite or NaN", upper=True, lower=True)
     elif not np.all(np.isfinite(losses)):
         place = int(np.argmin(np.isfinite(losses)))
         task = int(broken.info.numbers(run.problem)[place])

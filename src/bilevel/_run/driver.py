@@ -15,13 +15,15 @@ from collections.abc import Sequence
 
 import jax
 
-from bilevel._run import callbacks, loop, metrics, recording
+from bilevel._run import callbacks, loop, metrics, reading, recording
 from bilevel._run.compile_clock import Clock
 from bilevel._run.divergence import keep, respond, solver_of
+from bilevel._run.judging import judged_by
 from bilevel._run.keeping import Unkept
 from bilevel._run.loop import Carry
 from bilevel._run.progress import Bar
-from bilevel._run.run import CALLBACK_FAILED, FINISHED, INTERRUPTED, STOPPED, Reached, Run
+from bilevel._run.reached import CALLBACK_FAILED, FINISHED, INTERRUPTED, STOPPED, Reached
+from bilevel._run.run import Run
 from bilevel.results.result import Result
 from bilevel.solvers._base.solver import measure
 
@@ -88,6 +90,12 @@ def run_lanes(
         if halt.is_set():  # the second one
             raise
         lanes = _stopped(runs, lanes, INTERRUPTED, BREAK)
+    except Exception:
+        if reading.failure(runs[0].problem) is not None:  # nothing else is wrong: it can go on from here
+            for keeper, lane in zip(keepers, settled, strict=True):
+                if lane.running:
+                    keeper.stop(lane)
+        raise
     return [_conclude(*one) for one in zip(runs, lanes, settled, bars, keepers, strict=True)]
 
 
@@ -177,7 +185,7 @@ def _decide(run: Run, lane: Reached, clock: Clock) -> Reached:
         return _timed(lane, clock)
     if run.patience is not None and lane.since_best >= run.patience:
         said = f"Stopped because there was no improvement in {run.patience} evaluations"
-        return lane.ended(STOPPED, f"{said} of the worst {run.best_by} loss.")
+        return lane.ended(STOPPED, f"{said} of the {judged_by(run)}.")
     return lane.ended(FINISHED) if lane.step == run.steps else lane
 
 
@@ -189,12 +197,14 @@ def _take_steps(runs: Sequence[Run], lanes: Sequence[Reached], keepers: Sequence
     """
     first = min((lane for lane in lanes if lane.running), key=lambda lane: lane.step)
     moves = [lane.running and (lane.step, lane.scale) == (first.step, first.scale) for lane in lanes]
-    stop = runs[0].peers.decided(_stop(runs, moves, first, keepers))
+    limits = [
+        run.read_ahead.start(lane.carry.state, lane.step)
+        for run, lane, moving in zip(runs, lanes, moves, strict=True)
+        if moving and run.read_ahead is not None
+    ]
+    stop = runs[0].peers.decided(_stop(runs, moves, first, keepers, limits))
     began = time.perf_counter()
     stops = [stop if moving else lane.step for lane, moving in zip(lanes, moves, strict=True)]
-    for run, lane, moving in zip(runs, lanes, moves, strict=True):
-        if moving and run.read_ahead is not None:
-            run.read_ahead.start(lane.carry.state, lane.step)
     after = jax.block_until_ready(_call(runs, lanes, stops, first))
     # The first call compiles and takes one step, so that the next ones are short rather than long.
     pace = (stop - first.step) / (time.perf_counter() - began)
@@ -209,13 +219,20 @@ def _take_steps(runs: Sequence[Run], lanes: Sequence[Reached], keepers: Sequence
     ]
 
 
-def _stop(runs: Sequence[Run], moves: Sequence[bool], first: Reached, keepers: Sequence[Unkept]) -> int:
-    """How far the next call goes: to where something is due, or for about `CALL_SECONDS`."""
+def _stop(
+    runs: Sequence[Run],
+    moves: Sequence[bool],
+    first: Reached,
+    keepers: Sequence[Unkept],
+    limits: Sequence[int | None],
+) -> int:
+    """How far the next call goes: to where something is due, for about `CALL_SECONDS`, or up to a number of steps."""
     step, pace = first.step, first.steps_per_second
     if pace is None:
         return step + 1
     measures = runs[0].solver.measures(first.carry.state)
     states = [due for due in (keeper.next_due() for keeper in keepers) if due is not None and due > step]
+    states += [step + limit for limit in limits if limit is not None]
     stop = min([runs[0].next_due(step, measures), step + max(1, int(pace * CALL_SECONDS)), *states])
     if len(runs) == 1:
         return stop

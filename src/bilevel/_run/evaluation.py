@@ -7,11 +7,13 @@ that of all, and the tasks of the largest weights at the time, among which the w
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from bilevel._run.devices import Layout
 from bilevel._run.metrics import Metrics, measure
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.per_task import PerTask
@@ -38,6 +40,12 @@ def evaluate(problem: BaseProblem, x: Any, y: Any, metrics: Metrics = ()) -> Los
     return Losses(*losses, measure(metrics, problem, x, y))
 
 
+@jax.jit
+def fitted(solver: Solver, problem: BaseProblem, x: Any, y: Any) -> Any:
+    """`solver.fitted`, compiled."""
+    return solver.fitted(problem, x, y)
+
+
 @functools.partial(jax.jit, static_argnames="metrics")
 def _evaluate_some(problem: Any, x: Any, y: Any, places: PerTask[jax.Array], metrics: Metrics) -> Losses:
     rows = Rows.of(problem, places)
@@ -50,9 +58,10 @@ class Part(NamedTuple):
     fixed: tuple[np.ndarray, ...]  # in order
     ids: tuple[np.ndarray, ...]  # the numbers of all tasks, group by group
     heavy: tuple[int, ...]  # how many heavy ones of each group
+    layout: Layout | None = None  # of the devices that the tasks are on; None = one
 
     @classmethod
-    def of(cls, solver: Solver, problem: BaseProblem) -> Part | None:
+    def of(cls, solver: Solver, problem: BaseProblem, layout: Layout | None = None) -> Part | None:
         """None = all."""
         if not solver.in_parts or problem.size <= FIXED + HEAVY:
             return None
@@ -61,7 +70,7 @@ class Part(NamedTuple):
         fixed = [np.sort(draws.choice(size, count, replace=False)) for size, count in zip(sizes, counts, strict=True)]
         left = [size - count for size, count in zip(sizes, counts, strict=True)]
         heavy = [min(a, b) for a, b in zip(Uniform(HEAVY).counts(sizes), left, strict=True)]
-        return cls(tuple(fixed), tuple(np.asarray(group.ids) for group in problem.groups), tuple(heavy))
+        return cls(tuple(fixed), tuple(np.asarray(group.ids) for group in problem.groups), tuple(heavy), layout)
 
     @property
     def tasks(self) -> np.ndarray:
@@ -78,15 +87,50 @@ class Part(NamedTuple):
         return found
 
     def evaluate(self, problem: BaseProblem, x: Any, y: Any, weights: np.ndarray, metrics: Metrics) -> PartLosses:
-        """The losses of these tasks."""
+        """The losses of these tasks; the problem and y are where the layout has them."""
         places = self.places(weights)
-        losses = jax.device_get(_evaluate_some(problem, x, y, PerTask(tuple(places)), metrics))
+        asked = Asked.of(places) if self.layout is None else Asked.on_devices(places, self.fixed, self.layout)
+        losses = jax.device_get(_evaluate_some(problem, x, y, PerTask(asked.places), metrics))
+        losses = jax.tree.map(lambda a: a[asked.where], losses)
         numbers = np.concatenate([ids[own] for ids, own in zip(self.ids, places, strict=True)])
         is_fixed = np.concatenate([np.arange(len(p)) < len(f) for p, f in zip(places, self.fixed, strict=True)])
         columns = np.flatnonzero(is_fixed)[np.argsort(numbers[is_fixed])]
         worst = int(np.argmax(np.where(np.isnan(losses.validation), np.inf, losses.validation)))
         own = jax.tree.map(lambda a: a[columns], losses)
         return PartLosses(own, float(losses.validation[worst]), int(numbers[worst]))
+
+
+class Asked(NamedTuple):
+    """Tasks whose losses are asked for, and where the answers are."""
+
+    places: tuple[np.ndarray, ...]  # in the groups as they are on the devices
+    where: np.ndarray  # each task that was wanted among these
+
+    @classmethod
+    def of(cls, places: Sequence[np.ndarray]) -> Asked:
+        """On one device."""
+        return cls(tuple(places), np.arange(sum(map(len, places))))
+
+    @classmethod
+    def on_devices(cls, places: Sequence[np.ndarray], fixed: Sequence[np.ndarray], layout: Layout) -> Asked:
+        """Equally many of every device, as many as there may be of one: others are looked at where it has fewer."""
+        asked, where, before = [], [], 0
+        for own, always, stretches in zip(places, fixed, layout.stretches, strict=True):
+            position = np.zeros(len(own), int)
+            for start, stop, spread in stretches:
+                size = (stop - start) // (layout.devices if spread else 1)
+                first = np.arange(start, stop, size)
+                most = max(np.sum((always >= begin) & (always < begin + size)) for begin in first)
+                room = min(size, int(most) + len(own) - len(always))
+                lists = first[:, None] + np.arange(room)
+                for device, begin in enumerate(first):
+                    mine = np.flatnonzero((own >= begin) & (own < begin + size))
+                    lists[device, : len(mine)] = own[mine]
+                    position[mine] = before + device * room + np.arange(len(mine))
+                asked.append((lists.ravel() - start).astype(np.int32))
+                before += lists.size
+            where.append(position)
+        return cls(tuple(asked), np.concatenate(where))
 
 
 def _largest(weights: np.ndarray, count: int) -> np.ndarray:

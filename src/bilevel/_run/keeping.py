@@ -3,6 +3,7 @@
     run.json                        what is run; written once, before the first step
     state-000000012000.safetensors  all that was reached at a step; the newest ones
     result.safetensors              the result, once the run has ended
+    state-000000012000-5f3a2b1c.orbax   the arrays of such a state, where `Checkpoint(files=Orbax())` keeps them
     lock                            held while a process works on the folder
 
 A state is written in a thread of its own, so that a slow disk does not stop the run. What cannot be written is told
@@ -12,7 +13,7 @@ once and tried again; it ends no run.
 from __future__ import annotations
 
 import contextlib
-import tempfile
+import functools
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,11 +23,14 @@ from typing import Any, NamedTuple
 
 import jax
 
+from bilevel._core.array_files import Content
 from bilevel._core.files import write_whole
-from bilevel._run import state_files
+from bilevel._run import part_files, state_files
 from bilevel._run.checkpoint import Checkpoint
 from bilevel._run.identity import DifferentRunError, Facts
-from bilevel._run.run import Reached, Run
+from bilevel._run.part_files import States
+from bilevel._run.reached import Reached
+from bilevel._run.run import Run
 from bilevel._run.run_folder import RunFolder
 from bilevel._run.state_files import Snapshot
 from bilevel.results.result import Result
@@ -62,7 +66,8 @@ class Found(NamedTuple):
     """A state in the folder."""
 
     path: Path
-    reached: Reached
+    content: Content
+    reached: Reached | None  # None = it is in parts, of which every process reads its own
 
 
 class Keeper(Unkept):
@@ -71,6 +76,7 @@ class Keeper(Unkept):
     def __init__(self, run: Run, checkpoint: Checkpoint, folder: RunFolder, made_with: Facts, run_digest: str):
         self._run, self._checkpoint, self._folder = run, checkpoint, folder
         self._facts = {"made with": made_with, "run": run_digest}
+        self._states = States(run)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="bilevel-writer")
         self._writing: Future[float] | None = None
         self._last_time, self._last_step, self._warned, self._ended = time.monotonic(), 0, False, False
@@ -80,14 +86,18 @@ class Keeper(Unkept):
     def restore(self) -> Reached | None:
         """What the newest state that can be read has reached; None where there is none."""
         peers = self._run.peers
-        found = peers.led(self._newest)
-        peers.told(None if found is None or peers.processes == 1 else found.path.read_bytes())
-        if found is None:
-            return None
-        reached = found.reached
+        while True:
+            found = peers.led(self._newest)
+            peers.told(None if found is None or peers.processes == 1 else found.path.read_bytes())
+            if found is None:
+                return None
+            reached = _on_devices(self._run, found.content, found.reached)
+            if isinstance(reached, Reached):
+                break
+            peers.led(functools.partial(self._folder.set_aside, found.path, reached))
         self._last_step, self._ended = reached.step, not reached.running
         self.kept_step = reached.step
-        return self._run.spread(reached)
+        return reached
 
     def _newest(self) -> Found | None:
         found = self._folder.newest(self._facts["run"])
@@ -95,7 +105,10 @@ class Keeper(Unkept):
             return None
         path, content = found
         try:
-            return Found(path, state_files.restore(content, state_files.outline(self._run)))
+            if part_files.is_in_parts(content):
+                part_files.plan(self._run, content, self._folder.path)
+                return Found(path, content, None)
+            return Found(path, content, state_files.restore(content, state_files.outline(self._run)))
         except ValueError as error:
             said = f"solve(resume=True): {str(path)!r} does not fit this run: {error}."
             raise DifferentRunError(said) from error
@@ -117,7 +130,7 @@ class Keeper(Unkept):
     def stop(self, reached: Reached) -> None:
         """Writes the state of a run that will go on later, and waits until that is done."""
         self._finish()
-        self._begin(reached)
+        self._begin(reached, last=True)
         self._finish(last=True)
 
     def end(self, reached: Reached, result: Result) -> None:
@@ -129,7 +142,8 @@ class Keeper(Unkept):
             result.save(self._folder.result)
 
     def close(self) -> None:
-        """Waits for what is being written."""
+        """Waits for what is being written; of several processes, an end that is none comes from the loss of one."""
+        self._states.abandon()
         self._pool.shutdown()
 
     def _is_due(self, step: int) -> bool:
@@ -139,15 +153,17 @@ class Keeper(Unkept):
         went_back = step < self._last_step
         return went_back or (step > self._last_step and (late or (due is not None and step >= due)))
 
-    def _begin(self, reached: Reached) -> None:
-        snapshot = state_files.take(self._run, reached)
+    def _begin(self, reached: Reached, last: bool = False) -> None:
         self._last_time, self._last_step = time.monotonic(), reached.step
-        self._writing = self._pool.submit(self._write, snapshot)
+        with self._trouble("its state", last):
+            taken = self._states.begin(reached)
+            self._writing = self._pool.submit(self._write, taken)
 
-    def _write(self, snapshot: Snapshot) -> float:
+    def _write(self, taken: Callable[[], Snapshot]) -> float:
         began = time.monotonic()
+        snapshot = taken()
         write_whole(self._folder.state(snapshot.step), snapshot.encode(**self._facts))
-        self._folder.prune(snapshot.step, int(self._checkpoint.keep))
+        self._folder.prune(snapshot.step, int(self._checkpoint.keep), snapshot.document.get("arrays"))
         return time.monotonic() - began
 
     def _finish(self, last: bool = False) -> None:
@@ -174,32 +190,61 @@ class Keeper(Unkept):
                 warnings.warn(f"{said} {then}", RuntimeWarning, stacklevel=2)
 
 
+def _on_devices(run: Run, content: Content, reached: Reached | None = None) -> Reached | str:
+    """What was reached, on the devices of the run; in words what is damaged. All processes come here."""
+    if part_files.is_in_parts(content):
+        assert run.checkpoint is not None
+        return part_files.restored(run, content, run.checkpoint.path)
+    reached = state_files.restore(content, state_files.outline(run)) if reached is None else reached
+    return run.spread(reached)
+
+
 class Following(Unkept):
-    """Of a process that does not write: it hands its part to process 0, and goes on from what that reads."""
+    """Of a process that writes no file: it hands its part to process 0, or to Orbax, and goes on from what was read."""
 
     def __init__(self, run: Run):
-        self._run = run
+        self._run, self._states = run, States(run)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="bilevel-writer")
+        self._writing: Future[Snapshot] | None = None
 
     def restore(self) -> Reached | None:
         """What process 0 has read."""
-        self._run.peers.led(lambda: None)
-        content = self._run.peers.told(None)
-        if content is None:
-            return None
-        with tempfile.NamedTemporaryFile(prefix="bilevel-", suffix=".safetensors") as file:
-            file.write(content)
-            file.flush()
-            read = state_files.read(file.name)
-        return self._run.spread(state_files.restore(read, state_files.outline(self._run)))
+        peers = self._run.peers
+        while True:
+            peers.led(lambda: None)
+            content = peers.told(None)
+            if content is None:
+                return None
+            reached = _on_devices(self._run, state_files.of_bytes(content))
+            if isinstance(reached, Reached):
+                return reached
+            peers.led(lambda: None)  # it is set aside
 
     def offer(self, reached: Reached) -> None:
         """Where process 0 says that it is time."""
         if self._run.peers.decided(0):
-            self.stop(reached)
+            self._begin(reached)
 
     def stop(self, reached: Reached) -> None:
-        """Hands over all that was reached."""
-        state_files.take(self._run, reached)
+        """Hands over all that was reached, and waits until that is done."""
+        self._begin(reached)
+        self._finish()
+
+    def _begin(self, reached: Reached) -> None:
+        self._finish()
+        with contextlib.suppress(OSError):  # of which process 0 tells
+            self._writing = self._pool.submit(self._states.begin(reached))
+
+    def _finish(self) -> None:
+        writing, self._writing = self._writing, None
+        with contextlib.suppress(OSError):
+            if writing is not None:
+                writing.result()
+
+    def close(self) -> None:
+        """Waits for what is being written."""
+        self._states.abandon()
+        self._pool.shutdown()
 
     def end(self, reached: Reached, result: Result) -> None:
         """The same, unless the run had ended before."""

@@ -19,6 +19,7 @@ from bilevel._run.averaging import LateAverage, add
 from bilevel._run.averaging import Variables as Variables
 from bilevel._run.devices import Layout
 from bilevel.problem.base import BaseProblem
+from bilevel.solvers._base.sampled import Sampled
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info, State
 
@@ -63,17 +64,41 @@ class Carry(NamedTuple):
 # Traced once, for `first` and for `steps`, and compiled as part of the latter.
 @functools.partial(jax.jit, inline=True)
 def _step(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) -> tuple[State, Info]:
-    return (solver.visit if solver.in_parts else solver.step)(problem, state, key)
+    return solver.visit(problem, state, key)
 
 
 def first(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) -> Carry:
     """What is carried before the first step."""
     point = Variables.of(state)
+    average = LateAverage.start(state) if solver.in_parts else point
+    nothing = _nothing_seen(solver, problem, state, key)
+    return Carry(state, average, point, nothing, Watch.start(state.weights), jnp.array(True))
+
+
+def _nothing_seen(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) -> Info:
+    """What a step reports, where none was taken."""
     _, info = jax.eval_shape(_step, solver, problem, state, key)
     unknown = lambda a: np.nan if jnp.issubdtype(a.dtype, jnp.inexact) else 0  # noqa: E731
-    nothing = jax.tree.map(lambda a: np.full(a.shape, unknown(a), a.dtype), info)
-    average = LateAverage.start(state) if solver.in_parts else point
-    return Carry(state, average, point, nothing, Watch.start(state.weights), jnp.array(True))
+    return jax.tree.map(lambda a: np.full(a.shape, unknown(a), a.dtype), info._replace(rows=None))
+
+
+def gone_on_with(
+    solver: Solver, problem: BaseProblem, layout: Layout | None, key: jax.Array, start_key: jax.Array, carry: Carry
+) -> Carry:
+    """What may have been carried on another number of devices, where steps draw others, and perhaps more, tasks."""
+    sampling = carry.state.sampling
+    if not isinstance(sampling, Sampled) or int(sampling.parts) == (1 if layout is None else layout.devices):
+        return carry
+    state = _moved(solver, problem, carry.state, start_key)
+    nothing = _nothing_seen(solver, problem, state, key)
+    fits = carry.info.losses.shape == nothing.losses.shape
+    carry = carry._replace(state=state, info=carry.info if fits else nothing)
+    return carry if layout is None else layout.laid_out(carry)
+
+
+@jax.jit
+def _moved(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) -> State:
+    return solver.moved(problem, state, key)
 
 
 @functools.partial(jax.jit, static_argnames="layout")
@@ -124,13 +149,13 @@ def _steps(
         state, info = _step(solver, problem, before, jax.random.fold_in(key, before.step))
         watch = carry.watch.see(info.direction_norm)
         if isinstance(carry.average, LateAverage):
-            assert info.tasks is not None
-            average = carry.average.see(before, state, info.tasks)
+            assert info.rows is not None
+            average = carry.average.see(before, state, info.rows)
         else:
             average = add(carry.average, Variables.of(state), state.step, state.weights.dtype)
             watch = watch.weigh(before.weights, state.weights)
         finite = jnp.all(jnp.isfinite(info.losses)) & _moved_finitely(info.direction_norm, state.x)
-        return laid_out(Carry(state, average, carry.random, info, watch, finite))
+        return laid_out(Carry(state, average, carry.random, info._replace(rows=None), watch, finite))
 
     # Three stretches, before the picked step, the step itself and after it, in a loop so that `one` is compiled once.
     ends = jnp.stack([jnp.minimum(pick, stop), jnp.minimum(pick + 1, stop), jnp.asarray(stop)])

@@ -7,10 +7,12 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from bilevel._run import shared_folder
 from bilevel._run.identity import Facts, Identities, changes, check_same, digest, environment
 from bilevel._run.keeping import Following, Keeper, Unkept
 from bilevel._run.run import Run
 from bilevel._run.run_folder import RunFolder
+from bilevel.checkpoints.one_file import OneFile
 
 
 @contextlib.contextmanager
@@ -20,7 +22,19 @@ def opened(runs: Sequence[Run], kind: type[Keeper] = Keeper) -> Iterator[list[Un
         yield [Unkept() for _ in runs]
         return
     with contextlib.ExitStack() as stack:
-        yield runs[0].peers.led(lambda: _opened(stack, runs, kind)) or [Following(run) for run in runs]
+        keepers = runs[0].peers.led(lambda: _opened(stack, runs, kind)) or [_following(stack, run) for run in runs]
+        for run in runs:
+            if run.checkpoint is not None and not isinstance(run.checkpoint.files, OneFile):
+                shared_folder.check(run.peers, run.checkpoint.path)
+        yield keepers
+
+
+def _following(stack: contextlib.ExitStack, run: Run) -> Unkept:
+    if run.checkpoint is None:
+        return Unkept()
+    keeper = Following(run)
+    stack.callback(keeper.close)
+    return keeper
 
 
 def _opened(stack: contextlib.ExitStack, runs: Sequence[Run], kind: type[Keeper]) -> list[Unkept]:
@@ -37,6 +51,7 @@ class _Opener:
     def __init__(self, stack: contextlib.ExitStack, kind: type[Keeper], devices: int):
         self._stack, self._kind = stack, kind
         self._identities, self._environment, self._changes = Identities(), environment(devices), set[str]()
+        self._draws_others = False  # tasks, than on the devices that a run was begun on
 
     def open(self, run: Run) -> Unkept:
         if run.checkpoint is None:
@@ -50,7 +65,9 @@ class _Opener:
             folder.describe(shown | {"identity": facts, "environment": self._environment})
         else:
             _check_kept(run, folder, kept, facts)
-            self._changes |= {changes(kept.get("environment", {}), self._environment)} - {""}
+            before = kept.get("environment", {})
+            self._changes |= {changes(before, self._environment)} - {""}
+            self._draws_others |= run.solver.in_parts and before.get("devices") != self._environment["devices"]
         run.report.keep_in(folder.path)
         keeper = self._kind(run, run.checkpoint, folder, self._environment, digest(facts))
         keeper.tell = run.report.event
@@ -59,9 +76,12 @@ class _Opener:
 
     def warn_of_changes(self) -> None:
         if self._changes:
+            differ = (
+                "steps draw other tasks than" if self._draws_others else "numbers may differ in their last digits from"
+            )
             warnings.warn(
                 f"solve(resume=True): the run was begun with {'; '.join(sorted(self._changes))}. It goes on, and its "
-                "numbers may differ in their last digits from those of a run that was never stopped.",
+                f"{differ} those of a run that was never stopped.",
                 stacklevel=5,
             )
 

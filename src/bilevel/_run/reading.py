@@ -1,12 +1,12 @@
-"""Reads the rows of coming steps ahead, where they are in files, and keeps what is resident of them bounded.
+"""Reads the rows of coming steps ahead, where they are in files or a loader reads them.
 
-Which tasks a step draws follows from the key of its number and from urns that change when the weights move, every so
-many steps: so they are known before the step, and the system can be told to read their rows while others are worked on.
-A hint that turns out wrong costs time and changes nothing. Where nothing was read from a disk during the last call, all
-is in the system's cache, and no hints are given.
+Which tasks a step draws follows from the key of its number and from urns that change when the weights move, to what the
+tasks counted before that move: so the tasks of the steps up to the next but one move are known, and their rows can be
+read while others are worked on. What turns out wrong costs time and changes nothing.
 
-Pages that were read count as the process's memory as long as they are mapped. Beyond a bound all are given back: the
-system keeps them in its cache as long as it has room, and maps them again when they are used.
+Of files, the system is told which rows will be needed. Where nothing was read from a disk during the last call, all is
+in the system's cache, and nothing is told. What a loader reads is kept until a step asks for it; so calls with a loader
+are no longer than what is known.
 """
 
 from __future__ import annotations
@@ -18,50 +18,75 @@ import mmap
 import resource
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel._run.devices import fetched
 from bilevel.problem.base import BaseProblem
+from bilevel.problem.group import Group
+from bilevel.problem.loaded import Loaded
 from bilevel.problem.mapped import Mapped, Pages
+from bilevel.problem.on_devices import parts_of
+from bilevel.problem.reader import LoadingError, Reader, Window
 from bilevel.problem.sources import Source
-from bilevel.problem.task import ROLES
-from bilevel.solvers._base.sampled import tasks_of_step
+from bilevel.solvers._base.sampled import Ahead, known_draws
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import State
 
+if TYPE_CHECKING:
+    from bilevel._run.run import Run
+
 AHEAD = 256  # steps
-RESIDENT = 2**29  # bytes of mapped rows that may be resident
-LOOKED = 0.02  # seconds between looks at how much is
+LOADED = 64  # steps of a call where a loader reads, at most
 
 
 class ReadAhead:
-    """Hints of one run."""
+    """The reading ahead of one run."""
 
     def __init__(self, solver: Solver, problem: BaseProblem, key: jax.Array):
         self._solver, self._problem, self._key = solver, problem, key
         self._pages = [_pages((group.train, group.validation)) for group in problem.groups]
+        self._loaded = [_LoadedGroup.of(group) for group in problem.groups]
         self._read, self._stop = -1, threading.Event()
 
     @classmethod
     def of(cls, solver: Solver, problem: BaseProblem, key: jax.Array) -> ReadAhead | None:
-        """None where steps see all tasks, or nothing is in files."""
-        return cls(solver, problem, key) if solver.in_parts and pages_of(problem) else None
+        """None where steps see all tasks, or all rows are in memory."""
+        return None if not solver.in_parts or problem.held else cls(solver, problem, key)
 
-    def start(self, state: State, step: int) -> None:
-        """Hints for the steps from this one on, given by a thread while they are taken."""
+    def start(self, state: State, step: int) -> int | None:
+        """Reads for the steps from this one on, in threads while they are taken.
+
+        Returns:
+            How many of them a call may take, so that a loader has begun with those of the next call; None = any number.
+        """
         before, self._read = self._read, _blocks_read()
         self._stop.set()
-        if self._read == before:
-            return
-        places = jax.device_get(_tasks_ahead(self._solver, self._problem, state, self._key, step))
-        self._stop = threading.Event()
-        threading.Thread(target=self._hint, args=(list(places), self._stop), daemon=True).start()
+        from_disk = any(self._pages) and self._read != before
+        if not from_disk and not any(self._loaded):
+            return None
+        ahead: Ahead = jax.device_get(fetched(_tasks_ahead(self._solver, self._problem, state, self._key, step)))
+        places = [own[: int(ahead.known)] for own in ahead.places]
+        for own, loaded in zip(places, self._loaded, strict=True):
+            if loaded is not None:
+                loaded.plan(own)
+        if from_disk:
+            self._stop = threading.Event()
+            threading.Thread(target=self._hint, args=(places, self._stop), daemon=True).start()
+        return min(int(ahead.before_move), LOADED) if any(self._loaded) else None
+
+    def close(self) -> None:
+        """Nothing more is read."""
+        self._stop.set()
+        for loaded in self._loaded:
+            for window in () if loaded is None else loaded.windows.values():
+                window.close()
 
     def _hint(self, places: Sequence[np.ndarray], stop: threading.Event) -> None:
-        for k in range(AHEAD):
+        for k in range(len(places[0])):
             for own, pages in zip(places, self._pages, strict=True):
                 for page, task in ((page, int(task)) for page in pages for task in own[k]):
                     if stop.is_set():
@@ -69,16 +94,34 @@ class ReadAhead:
                     _advise(page.address + task * page.task_bytes, page.task_bytes, mmap.MADV_WILLNEED)
 
 
+class _LoadedGroup(NamedTuple):
+    """A group whose tasks a loader reads."""
+
+    numbers: np.ndarray  # of its tasks
+    parts: int  # on devices, each of which asks for the tasks that it draws
+    windows: dict[int, Window]  # for the parts on devices of this process, which go on side by side
+
+    @classmethod
+    def of(cls, group: Group) -> _LoadedGroup | None:
+        if not isinstance(group.train, Loaded):
+            return None
+        parts = parts_of(group.on)
+        devices = [None] if group.on is None or parts == 1 else list(group.on.mesh.devices.flat)
+        here = [i for i, device in enumerate(devices) if device is None or device.process_index == jax.process_index()]
+        numbers, reader = np.asarray(fetched(group.train.numbers)), group.train.reader
+        return cls(numbers, parts, {i: Window(reader) for i in here})
+
+    def plan(self, places: Any) -> None:
+        """Of coming steps, one row each."""
+        numbers = self.numbers[np.asarray(places)].reshape(len(places), self.parts, -1)
+        for i, window in self.windows.items():
+            window.plan(list(numbers[:, i]))
+
+
 @jax.jit
-def _tasks_ahead(solver: Any, problem: Any, state: State, key: jax.Array, step: Any) -> Any:
-    """The places of the tasks of every group that the coming steps draw, if the weights do not move before."""
-    draws = lambda k: tasks_of_step(solver, problem, state, jax.random.fold_in(key, k))  # noqa: E731
-    return jax.lax.map(draws, step + jnp.arange(AHEAD, dtype=jnp.int32))
-
-
-def pages_of(problem: BaseProblem) -> list[Pages]:
-    """All that is in files."""
-    return [page for group in problem.groups for page in _pages(getattr(group, role) for role in ROLES)]
+def _tasks_ahead(solver: Any, problem: Any, state: State, key: jax.Array, step: Any) -> Ahead:
+    keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(step + jnp.arange(AHEAD, dtype=jnp.int32))
+    return known_draws(solver, problem, state, keys)
 
 
 def _pages(sources: Iterable[Source | None]) -> list[Pages]:
@@ -86,36 +129,28 @@ def _pages(sources: Iterable[Source | None]) -> list[Pages]:
     return [page for source in mapped for page in source.pages if page is not None]
 
 
+def failure(problem: BaseProblem) -> LoadingError | None:
+    """What a loader has raised inside of compiled steps, which tell of it in many lines of their own."""
+    return next((reader.error for reader in _readers(problem) if reader.error is not None), None)
+
+
+def _readers(problem: BaseProblem) -> list[Reader]:
+    return [group.train.reader for group in problem.groups if isinstance(group.train, Loaded)]
+
+
 @contextlib.contextmanager
-def bounded(problem: BaseProblem) -> Iterator[None]:
-    """While it is open, mapped rows that are resident are given back where they are more than a bound."""
-    pages, stop = [page for page in pages_of(problem) if page.shared], threading.Event()
-    if not pages or _resident_files() is None:
-        yield
-        return
-
-    def watch() -> None:
-        while not stop.wait(LOOKED):
-            if (_resident_files() or 0) > RESIDENT:
-                for page in pages:
-                    _advise(page.address, page.tasks * page.task_bytes, mmap.MADV_DONTNEED)
-
-    watching = threading.Thread(target=watch, name="bilevel-pages", daemon=True)
-    watching.start()
+def ended(runs: Sequence[Run]) -> Iterator[None]:
+    """Nothing is read ahead after the runs, and what a loader raised is raised."""
+    for reader in _readers(runs[0].problem):
+        reader.error = None  # of an earlier run
     try:
         yield
+    except Exception as error:
+        raise failure(runs[0].problem) or error from None
     finally:
-        stop.set()
-        watching.join()
-
-
-def _resident_files() -> int | None:
-    """Bytes of files that are mapped and resident; None where the system does not tell."""
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[2]) * mmap.PAGESIZE
-    except OSError:
-        return None
+        for run in runs:
+            if run.read_ahead is not None:
+                run.read_ahead.close()
 
 
 def _blocks_read() -> int:

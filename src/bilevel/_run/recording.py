@@ -7,13 +7,17 @@ from typing import Any
 import jax
 import numpy as np
 
+from bilevel._run import last_visit
 from bilevel._run.averaging import average_of
 from bilevel._run.devices import fetched
 from bilevel._run.evaluation import Losses as Losses
 from bilevel._run.evaluation import evaluate as evaluate
+from bilevel._run.evaluation import fitted
+from bilevel._run.judging import score
 from bilevel._run.loop import Carry, Variables, Watch
 from bilevel._run.metrics import in_order
-from bilevel._run.run import Evaluated, Reached, Row, Run
+from bilevel._run.reached import Evaluated, Reached, Row
+from bilevel._run.run import Run
 from bilevel.problem.base import BaseProblem
 from bilevel.results.history import History
 from bilevel.results.iterate import Iterate
@@ -32,7 +36,7 @@ def add_row(run: Run, reached: Reached) -> Reached:
     carry, best = reached.carry, reached.best
     row = _row(run, carry, reached.step, reached.seconds, since=reached.rows[-1].step)
     # Where a lower loss is not a better iterate, the best is the last.
-    better = not run.problem.comparable_losses or row.chosen_by < best.chosen_by
+    better = not run.problem.comparable_losses or score(run, row) < score(run, best)
     return reached._replace(
         carry=carry._replace(watch=Watch.start(carry.state.weights)),
         rows=(*reached.rows, row),
@@ -47,7 +51,7 @@ def as_dict(run: Run, reached: Reached) -> dict[str, Any]:
     named = row._asdict()
     named |= named.pop("metrics")
     copied = {name: np.copy(v) if isinstance(v, np.ndarray) else v for name, v in named.items()}
-    x, y = run.whole((state.x, state.y))
+    x, y = run.whole((state.x, _fitted(run, state.x, state.y)))
     return copied | {"x": x, "y": run.problem.by_name(y)}
 
 
@@ -68,10 +72,17 @@ def result(run: Run, reached: Reached) -> Result:
         )
 
     def at(point: Variables) -> Evaluated:
+        point = point._replace(y=_fitted(run, point.x, point.y))
         return Evaluated(point, *_fetched(run, evaluate(run.placed, point.x, point.y, run.metrics)))
 
+    is_left = last_visit.is_needed(run.solver, problem)
+
+    def fitted(point: Variables) -> Evaluated:
+        return at(last_visit.visited(run.placed, point) if is_left else point)
+
     def of_all(evaluated: Evaluated) -> Evaluated:
-        return evaluated if run.part is None else at(evaluated.point)
+        again = is_left or run.part is not None or run.solver.sees_fresh_tasks
+        return fitted(evaluated.point) if again else evaluated
 
     return Result(
         problem=problem,
@@ -79,7 +90,7 @@ def result(run: Run, reached: Reached) -> Result:
         last=iterate(of_all(_evaluated(carry, reached.rows[-1]))),
         best=iterate(of_all(reached.best)),
         random=iterate(at(carry.random)),
-        average=iterate(at(average_of(carry.average, carry.state))),
+        average=iterate(fitted(average_of(carry.average, carry.state))),
         history=_history(run, reached.rows),
         status=reached.status,
         message=reached.message,
@@ -94,12 +105,12 @@ def result(run: Run, reached: Reached) -> Result:
 
 def _row(run: Run, carry: Carry, step: int, seconds: float, since: int = 0) -> Row:
     state, part = carry.state, run.part
-    losses = evaluate(run.placed, state.x, state.y, run.metrics) if part is None else None
+    losses = _evaluate_all(run, state) if part is None else None
     # One transfer for all: each costs about as much as a small step.
     losses, info, watch, weights = _fetched(run, (losses, carry.info, carry.watch, state.weights))
     lower_rate, extra = lower_rates(run.problem, info), {}
     if part is not None:
-        losses, largest, worst = part.evaluate(run.problem, state.x, state.y, weights, run.metrics)
+        losses, largest, worst = part.evaluate(run.placed, state.x, state.y, weights, run.metrics)
         weights, lower_rate = weights[part.tasks], lower_rate[part.tasks]
         extra = {"tasks": part.tasks, "largest": largest, "largest_task": worst}
     return Row(
@@ -120,13 +131,22 @@ def _row(run: Run, carry: Carry, step: int, seconds: float, since: int = 0) -> R
     )
 
 
+def _evaluate_all(run: Run, state: State) -> Losses:
+    return evaluate(run.placed, state.x, _fitted(run, state.x, state.y), run.metrics)
+
+
+def _fitted(run: Run, x: Any, y: Any) -> Any:
+    """y of tasks that no step sees, at this x; what the run itself goes on from stays as it is."""
+    return fitted(run.solver, run.placed, x, y) if run.solver.sees_fresh_tasks else y
+
+
 def _fetched(run: Run, tree: Any) -> Any:
     return jax.device_get(tree if run.layout is None else fetched(tree))
 
 
 def lower_rates(problem: BaseProblem, info: Info) -> np.ndarray:
     """The rate of every task's y in the last step; NaN where that did not see it."""
-    if info.tasks is None:
+    if info.seen is None:
         return np.asarray(info.lower_rate)
     rates = np.full(problem.size, np.nan, info.lower_rate.dtype)
     rates[info.numbers(problem)] = info.lower_rate
@@ -137,9 +157,9 @@ def evaluated_at(run: Run, state: State) -> Evaluated:
     """A point and its losses, of the tasks that are evaluated along the run."""
     point = Variables.of(state)
     if run.part is None:
-        return Evaluated(point, *_fetched(run, evaluate(run.placed, state.x, state.y, run.metrics)))
-    weights = jax.device_get(state.weights)
-    losses, largest, _ = run.part.evaluate(run.problem, state.x, state.y, weights, run.metrics)
+        return Evaluated(point, *_fetched(run, _evaluate_all(run, state)))
+    weights = _fetched(run, state.weights)
+    losses, largest, _ = run.part.evaluate(run.placed, state.x, state.y, weights, run.metrics)
     return _by_part(point, losses.validation.dtype, largest, losses.selection)
 
 

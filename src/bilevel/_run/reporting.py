@@ -15,7 +15,8 @@ from bilevel.loggers.evaluation import Evaluation
 from bilevel.loggers.progress import Progress
 
 if TYPE_CHECKING:
-    from bilevel._run.run import Reached, Row, Run
+    from bilevel._run.reached import Reached, Row
+    from bilevel._run.run import Run
     from bilevel.results.result import Result
 
 FAILED = "failed"  # the status of a run that an exception ended

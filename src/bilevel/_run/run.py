@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
-import numpy as np
 
 from bilevel._core import values
-from bilevel._core.averages import mean
 from bilevel._run.checkpoint import Checkpoint
 from bilevel._run.deadline import Deadline
 from bilevel._run.devices import Layout
 from bilevel._run.evaluation import Part
-from bilevel._run.loop import Carry, State, Variables
+from bilevel._run.loop import Carry, State, gone_on_with
 from bilevel._run.peers import Peers
+from bilevel._run.reached import Reached
 from bilevel._run.reading import ReadAhead
 from bilevel._run.reporting import Report
 from bilevel._run.reservoir import Reservoir
@@ -27,14 +24,10 @@ from bilevel.divergence.base import DIVERGED as DIVERGED
 from bilevel.divergence.base import Policy
 from bilevel.divergence.stop import Stop
 from bilevel.problem.base import BaseProblem
-from bilevel.results.divergences import Divergence
 from bilevel.solvers._base.solver import Solver
 
 _STOP = Stop()
 Callback = Callable[[dict[str, Any]], object]
-
-RUNNING, FINISHED, STOPPED, INTERRUPTED = "running", "finished", "stopped early", "interrupted"
-CALLBACK_FAILED = "callback failed"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,7 +54,7 @@ class Run:
         report: who is told of it.
         metrics: what else is measured with the losses, names and functions; see `metrics`.
         layout: on which devices; None = on one.
-        placed: the problem on these devices, which runs may have in common; None = it is put there.
+        placed: the problem where steps see it, on devices or in memory, which runs may share; None = it is put there.
     """
 
     problem: BaseProblem
@@ -100,8 +93,9 @@ class Run:
             )
         self.on_divergence.check()
         if self.placed is None:
-            placed = self.problem if self.layout is None else self.layout.problem(self.problem)
-            object.__setattr__(self, "placed", placed)
+            # Steps that see all tasks would have a loader read all of them every time.
+            problem = self.problem if self.solver.in_parts else self.problem.in_memory()
+            object.__setattr__(self, "placed", problem if self.layout is None else self.layout.problem(problem))
 
     @property
     def best_by(self) -> str:
@@ -112,17 +106,16 @@ class Run:
 
     def start(self) -> State:
         """The first state, where the run has its values."""
-        options: Any = {"key": jax.random.fold_in(jax.random.key(self.seed), 0), "steps": self.steps}
+        options: Any = {"key": self._start_key, "steps": self.steps}
         if self.layout is None:
-            return self.solver.init(self.problem, self.x, self.y, **options)
+            return self.solver.init(self.placed, self.x, self.y, **options)
         x, y = self.solver.checked(self.problem, self.x, self.y, **options)
         x, y = self.layout.spread(x), self.layout.spread(y)
         return self.layout.laid_out(self.solver.begin(self.placed, x, y, **options))
 
     def outline(self) -> State:
         """The first state without values, its shapes and dtypes: nothing is measured or compiled."""
-        key = jax.random.fold_in(jax.random.key(self.seed), 0)
-        return self.solver.outline(self.problem, self.x, self.y, key=key, steps=self.steps)
+        return self.solver.outline(self.problem, self.x, self.y, key=self._start_key, steps=self.steps)
 
     def whole(self, tree: Any) -> Any:
         """Values of the run in arrays as on one device, with tasks in the groups of the problem."""
@@ -130,15 +123,24 @@ class Run:
 
     def spread(self, reached: Reached) -> Reached:
         """What was read from a file, on the devices of the run."""
-        if self.layout is None:
-            return reached
-        carry, best, safe = self.layout.laid_out(self.layout.spread((reached.carry, reached.best.point, reached.safe)))
+        carry, best, safe = reached.carry, reached.best.point, reached.safe
+        if self.layout is not None:
+            carry, best, safe = self.layout.laid_out(self.layout.spread((carry, best, safe)))
+        carry, safe = self.gone_on_with(carry), None if safe is None else self.gone_on_with(safe)
         return reached._replace(carry=carry, best=reached.best._replace(point=best), safe=safe)
+
+    def gone_on_with(self, carry: Carry) -> Carry:
+        """What may have been carried on another number of devices."""
+        return gone_on_with(self.solver, self.placed, self.layout, self.key, self._start_key, carry)
 
     @functools.cached_property
     def peers(self) -> Peers:
         """The processes that make it together."""
         return Peers.of(1 if self.layout is None else self.layout.processes)
+
+    @functools.cached_property
+    def _start_key(self) -> jax.Array:
+        return jax.random.fold_in(jax.random.key(self.seed), 0)
 
     @functools.cached_property
     def key(self) -> jax.Array:
@@ -147,21 +149,17 @@ class Run:
 
     def refresh_key(self, step: int) -> jax.Array:
         """What a measurement after a step draws from."""
-        return jax.random.fold_in(self._refresh_key, step)
-
-    @functools.cached_property
-    def _refresh_key(self) -> jax.Array:
-        return jax.random.fold_in(self.key, 2**31)  # apart from the keys of steps
+        return jax.random.fold_in(jax.random.fold_in(self.key, 2**31), step)  # apart from the keys of steps
 
     @functools.cached_property
     def part(self) -> Part | None:
         """Which tasks are evaluated along the run; None = all."""
-        return Part.of(self.solver, self.problem)
+        return Part.of(self.solver, self.problem, self.layout)
 
     @functools.cached_property
     def read_ahead(self) -> ReadAhead | None:
         """What reads the rows of coming steps ahead; None = they are in memory."""
-        return ReadAhead.of(self.solver, self.problem, self.key)
+        return ReadAhead.of(self.solver, self.placed, self.key)
 
     @functools.cached_property
     def _reservoir(self) -> Reservoir:
@@ -206,94 +204,3 @@ def check_problem_type(problem: object) -> None:
     """A problem of any kind."""
     if not isinstance(problem, BaseProblem):
         raise TypeError(f"solve(problem=...) got {type(problem).__name__}: it needs a bl.Problem.")
-
-
-class Row(NamedTuple):
-    """One evaluation: a row of the history."""
-
-    step: int
-    seconds: float
-    validation: np.ndarray
-    selection: np.ndarray | None
-    test: np.ndarray | None
-    weights: np.ndarray
-    direction_norm: float
-    upper_rate: float
-    lower_rate: np.ndarray
-    weights_rate: float
-    weights_travel: float
-    weights_swing: float
-    metrics: Mapping[str, np.ndarray] = MappingProxyType({})  # one number a task, by "validation accuracy"
-    tasks: np.ndarray | None = None  # the numbers of the tasks in the arrays; None = all
-    largest: float | None = None  # the largest validation loss among these and the heaviest tasks; None = among all
-    largest_task: int | None = None
-
-    @property
-    def worst(self) -> float:
-        """The largest validation loss."""
-        return float(np.max(self.validation)) if self.largest is None else self.largest
-
-    @property
-    def mean(self) -> float:
-        """The mean validation loss."""
-        return float(mean(self.validation))
-
-    @property
-    def chosen_by(self) -> float:
-        """The lower, the better the iterate."""
-        return _chosen_by(self)
-
-
-class Evaluated(NamedTuple):
-    """A point and its losses."""
-
-    point: Variables
-    validation: np.ndarray
-    selection: np.ndarray | None
-    test: np.ndarray | None
-    metrics: dict[str, np.ndarray]
-
-    @property
-    def chosen_by(self) -> float:
-        """The lower, the better the iterate."""
-        return _chosen_by(self)
-
-
-def _chosen_by(evaluated: Row | Evaluated) -> float:
-    """The worst selection loss, or else the worst validation loss; NaN is worse than anything."""
-    if isinstance(evaluated, Row) and evaluated.selection is None and evaluated.largest is not None:
-        losses = np.asarray(evaluated.largest)
-    else:
-        losses = evaluated.validation if evaluated.selection is None else evaluated.selection
-    return float(np.max(np.where(np.isnan(losses), np.inf, losses)))
-
-
-class Reached(NamedTuple):
-    """All that a run has reached; with the `Run` itself it says everything that is still to come."""
-
-    carry: Carry
-    step: int
-    rows: tuple[Row, ...]  # the history so far
-    best: Evaluated
-    since_best: int  # evaluations since then
-    seconds: float
-    compile_seconds: float  # of these
-    steps_per_second: float | None = None  # None before the first call; it only decides how calls are cut
-    status: str = RUNNING
-    message: str = ""
-    divergences: tuple[Divergence, ...] = ()
-    safe: Carry | None = None  # where to go back to from a divergence; None where that ends the run
-
-    @property
-    def scale(self) -> float:
-        """What the solver's rates are multiplied by."""
-        return math.prod(event.factor for event in self.divergences if event.factor is not None)
-
-    @property
-    def running(self) -> bool:
-        """Whether there is more to do."""
-        return self.status == RUNNING
-
-    def ended(self, status: str, message: str = "") -> Reached:
-        """The same, with the run at its end."""
-        return self._replace(status=status, message=message)

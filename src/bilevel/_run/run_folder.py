@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import time
 import warnings
 from collections.abc import Mapping
@@ -22,7 +23,14 @@ from bilevel._run.lock import Lock
 FORMAT, VERSION = "bilevel.run", 1
 LARGEST = 100_000_000  # bytes of run.json, which names all tasks
 STATE = re.compile(r"state-(\d{12})\.safetensors")
+ARRAYS = re.compile(r"state-(\d{12})-[0-9a-f]{8}\.orbax")  # folders, of states whose arrays are in parts
 TEMPORARY = re.compile(r"\.bilevel-[0-9a-f]{16}\.tmp")  # what `write_whole` leaves when it is killed
+UNFINISHED = re.compile(ARRAYS.pattern + r"\.orbax-checkpoint-tmp.*")  # what Orbax leaves
+
+
+def arrays_name(step: int, token: str) -> str:
+    """The name of a folder of arrays; the token tells apart those of the same step."""
+    return f"state-{step:012d}-{token}.orbax"
 
 
 class RunFolder:
@@ -93,17 +101,35 @@ class RunFolder:
                     raise ValueError(f"{path.name} is of another run.")
                 return path, content
             except (ValueError, OSError) as error:
-                said = f"{self.where}: a state cannot be read, and an older one is looked for. {error}"
-                warnings.warn(said, RuntimeWarning, stacklevel=2)
-                with contextlib.suppress(OSError):
-                    os.replace(path, path.with_suffix(".unreadable"))
+                self.set_aside(path, error)
         return None
 
-    def prune(self, step: int, keep: int) -> None:
-        """Removes all states but that of a step and those before it; a run that went back has left those beyond."""
+    def set_aside(self, path: Path, error: object) -> None:
+        """Leaves a state that cannot be read, and its arrays, under other names."""
+        said = f"{self.where}: a state cannot be read, and an older one is looked for. {error}"
+        warnings.warn(said, RuntimeWarning, stacklevel=2)
+        for own in [path, *(arrays for arrays in self._arrays() if arrays.name.startswith(f"{path.stem}-"))]:
+            with contextlib.suppress(OSError):
+                os.replace(own, own.with_suffix(".unreadable"))
+
+    def prune(self, step: int, keep: int, arrays: str | None = None) -> None:
+        """Removes all states but that of a step and those before it; a run that went back has left those beyond.
+
+        Args:
+            step: of the state that was written.
+            keep: how many states stay.
+            arrays: the folder of its arrays; None = they are in its file.
+        """
         beyond = [path for path in self.states() if path > self.state(step)]
         for path in beyond + self.states()[len(beyond) + keep :]:
             path.unlink(missing_ok=True)
+        kept = {path.stem for path in self.states()} - {self.state(step).stem}
+        for path in self._arrays():
+            if path.name != arrays and path.name[: len("state-") + 12] not in kept:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _arrays(self) -> list[Path]:
+        return [path for path in self.path.iterdir() if ARRAYS.fullmatch(path.name)]
 
     def _sweep(self) -> None:
         """Removes what killed writers left; no other process writes here now."""
@@ -111,6 +137,11 @@ class RunFolder:
             if TEMPORARY.fullmatch(path.name):
                 with contextlib.suppress(OSError):
                     path.unlink()
+        states = {path.stem for path in self.states()}
+        for path in self.path.iterdir():
+            orphan = ARRAYS.fullmatch(path.name) and path.name[: len("state-") + 12] not in states
+            if orphan or UNFINISHED.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
 
     # ------------------------------------------------------------------ errors
 

@@ -14,11 +14,12 @@ from bilevel._run.callbacks import warn_of_failures
 from bilevel._run.checkpoint import Checkpoint, FolderPath
 from bilevel._run.compile_cache import compile_cache
 from bilevel._run.deadline import Deadline
-from bilevel._run.devices import Devices, Layout, fetched
+from bilevel._run.devices import Devices
 from bilevel._run.keeping import Unkept
 from bilevel._run.metrics import Metric, read
 from bilevel._run.opening import opened
 from bilevel._run.peers import Peers
+from bilevel._run.placing import layout_of
 from bilevel._run.progress import bar
 from bilevel._run.reporting import check, failures_told, reports
 from bilevel._run.run import Callback, Run, check_problem_type
@@ -151,7 +152,8 @@ def solve(
     Args:
         problem: what to solve: a `bl.Problem`, or of another kind, a `bl.MinMaxProblem` or `bl.MultiBlockProblem`.
         solver: how, for instance `bl.MORBiT()`; each is for one kind of problem. None = what we recommend for a
-            `bl.Problem`: `bl.Tandem()` where steps see batches and there are 1,000 or more, `bl.MORBiT()` otherwise.
+            `bl.Problem`: `bl.Tandem()` where steps see batches and there are 1,000 or more, `bl.MORBiT()` otherwise; of
+            tasks from a distribution, 64 new ones in every step and `CVaR(0.1)`.
         x: where the shared variable starts, any pytree of floating arrays; a Flax NNX or Equinox model is one, and its
             functions (activations) stay as they are. It must be given.
         y: where the tasks' variables start: one pytree for all tasks, a dict by task name, or a function of
@@ -175,7 +177,7 @@ def solve(
             nowhere.
         resume: go on with the run that the folder of the checkpoint holds, start where it holds none, and return its
             result where it has ended: the same line for a job that is started again and again. The run goes on bit for
-            bit as if it had never stopped. False = a folder that holds a run is refused.
+            bit as if it had never stopped, on as many devices. False = a folder that holds a run is refused.
         seconds: how long this call may take, all in all; the run then stops early, in time to be written. None = no
             limit.
         loggers: who gets the numbers of the run as it goes, such as `bl.loggers.Progress("run/progress.jsonl")` for
@@ -187,6 +189,7 @@ def solve(
             device or, after `bl.distributed.start()`, all devices of all processes. x is on every device, whole, unless
             it comes in parts along that axis (a `NamedSharding`): between steps it stays in them.
             Only rounding differs between numbers of devices, and a run that was kept on some goes on with others.
+            With `sampling=` every device draws from its own tasks, so that other devices are other draws too.
             Several seeds run one after the other.
 
     Returns:
@@ -203,18 +206,18 @@ def solve(
     if x is _MISSING:
         raise TypeError("solve(x=...) is missing: it needs where x starts, a pytree of floating arrays.")
     solver = _recommended(problem, steps) if solver is None else solver
-    layout, x = _layout(devices, problem, solver, x)
+    layout, x = layout_of(devices, problem, solver, x)
     peers = Peers.of(1 if layout is None else layout.processes)
     numbers = [seed] if seeds is None else _numbers(seed, seeds)
     place = Checkpoint.of(checkpoint)
     _check_keeping(place, resume, seconds, numbers)
     kept: dict[str, Any] = {"resume": resume, "deadline": Deadline.after(seconds), "metrics": read(metrics, problem)}
-    kept |= {"layout": layout, "placed": None if layout is None else layout.problem(problem)}
+    kept["layout"] = layout
     told = reports(check(loggers) if peers.leads else (), None if seeds is None else numbers)
-    runs = [
-        Run(problem, solver, x, y, number, steps, every, patience, callback, on_divergence, own, report=report, **kept)
-        for number, own, report in zip(numbers, _places(place, seeds, numbers), told, strict=True)
-    ]
+    runs: list[Run] = []
+    for number, own, report in zip(numbers, _places(place, seeds, numbers), told, strict=True):
+        kept |= {"report": report, "placed": runs[0].placed if runs else None}
+        runs += [Run(problem, solver, x, y, number, steps, every, patience, callback, on_divergence, own, **kept)]
     title = type(solver).__name__ if seeds is None else f"{len(runs)} runs"
     with (
         compile_cache(),
@@ -222,7 +225,7 @@ def solve(
         noticed(saves=place is not None) as signals,
         bar(title, len(runs) * steps, progress and peers.leads) as shown,
         failures_told(runs),
-        reading.bounded(problem),
+        reading.ended(runs),
         peers.watched(),
     ):
         results = run_all(runs, shown, signals.halt, keepers)
@@ -246,18 +249,6 @@ def _recommended(problem: BaseProblem, steps: int) -> Solver:
         f"solve(solver=None): a solver is recommended for a bl.Problem only. A bl.{kind} needs one that solves its "
         f"kind: {' or '.join(fitting)}."
     )
-
-
-def _layout(devices: Devices | None, problem: BaseProblem, solver: Solver, x: Any) -> tuple[Layout | None, Any]:
-    """Where a run is to be made, and x as this process can read it."""
-    check_problem_type(problem)
-    layout = Layout.of(devices, problem, x)
-    if layout is not None and getattr(solver, "in_parts", False):
-        raise ValueError(
-            f"solve(devices=...) got a solver with sampling={solver.sampling}: tasks are drawn on one device only. "  # type: ignore[attr-defined]
-            "Give it sampling=bl.sampling.All(), or no devices."
-        )
-    return layout, x if layout is None or layout.processes == 1 else fetched(x)
 
 
 def _check_keeping(place: Checkpoint | None, resume: bool, seconds: float | None, numbers: Sequence[int]) -> None:

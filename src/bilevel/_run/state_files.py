@@ -8,6 +8,7 @@ which starts without values (`outline`), and every leaf must fit it.
 from __future__ import annotations
 
 import functools
+import tempfile
 from typing import Any, NamedTuple
 
 import jax
@@ -20,12 +21,14 @@ from bilevel._core.documents import Fields
 from bilevel._core.files import FilePath
 from bilevel._run import loop, recording
 from bilevel._run.loop import Carry, Variables
-from bilevel._run.run import Evaluated, Reached, Row, Run
+from bilevel._run.reached import Evaluated, Reached, Row
+from bilevel._run.run import Run
 from bilevel.results.divergences import Divergence
 
 KIND = Kind("bilevel.state", reader="solve(resume=True): state", writer="solve(checkpoint=...)", version=1)
 ARRAYS = ("carry", "best", "safe", "rows")  # the fields that are not JSON
 DROPPED = ("steps_per_second",)  # found again by the first call
+ANY = -1  # in the shape of an outline: any length
 COUNTERS = tuple(name for name in Reached._fields if name not in ARRAYS + DROPPED)
 
 
@@ -56,15 +59,20 @@ class Outline(NamedTuple):
 
 def take(run: Run, reached: Reached) -> Snapshot:
     """What a run has reached, fetched in one transfer; the same from any number of devices."""
-    named = _named(run.whole(Outline(reached.carry, reached.best, reached.safe))._asdict())
-    kinds = {name: _kind(leaf) for name, leaf in named.items()}
-    plain = {name: jax.random.key_data(leaf) if _is_key(leaf) else leaf for name, leaf in named.items()}
+    named = named_leaves(run.whole(Outline(reached.carry, reached.best, reached.safe))._asdict())
+    kinds = {name: kind_of(leaf) for name, leaf in named.items()}
+    plain = {name: plain_of(leaf) for name, leaf in named.items()}
+    document, columns = described(reached)
+    return Snapshot(reached.step, document | {"leaves": kinds}, jax.device_get(plain) | columns)
+
+
+def described(reached: Reached) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """All but the leaves: what is JSON, and the columns of the history."""
     fields = dict(zip(Row._fields, zip(*reached.rows, strict=True), strict=True))
     metrics = fields.pop("metrics")
     columns = {f"rows/{name}": np.stack(column) for name, column in fields.items() if column[0] is not None}
     columns |= {f"rows/metrics/{name}": np.stack([own[name] for own in metrics]) for name in metrics[0]}
-    document = {"counters": {name: getattr(reached, name) for name in COUNTERS}, "leaves": kinds}
-    return Snapshot(reached.step, document, jax.device_get(plain) | columns)
+    return {"counters": {name: getattr(reached, name) for name in COUNTERS}}, columns
 
 
 def read(path: FilePath) -> Content:
@@ -72,9 +80,20 @@ def read(path: FilePath) -> Content:
     return array_files.read(path, KIND)
 
 
+def of_bytes(content: bytes) -> Content:
+    """The same of a file that another process has read."""
+    with tempfile.NamedTemporaryFile(prefix="bilevel-", suffix=".safetensors") as file:
+        file.write(content)
+        file.flush()
+        return read(file.name)
+
+
 def outline(run: Run) -> Outline:
     """What the run reaches, without measuring or computing anything."""
     carry = jax.eval_shape(loop.first, run.solver, run.problem, run.outline(), run.key)
+    if run.solver.in_parts:  # how many tasks a step draws may depend on the number of devices
+        seen = jax.tree.map(lambda a: jax.ShapeDtypeStruct((ANY,) * a.ndim, a.dtype), carry.info)
+        carry = carry._replace(info=seen)
     state = carry.state
     evaluate = functools.partial(recording.evaluate, metrics=run.metrics)
     losses: Any = jax.eval_shape(evaluate, run.problem, state.x, state.y)
@@ -89,13 +108,25 @@ def outline(run: Run) -> Outline:
 
 def restore(content: Content, needed: Outline) -> Reached:
     """What was reached; a ValueError names the leaf that does not fit what the run needs."""
-    kinds, wanted = Fields(content.document, "a state").mapping("leaves"), _named(needed._asdict())
-    if set(wanted) != set(kinds) or not set(kinds) <= set(content.arrays):
-        odd = min(set(wanted) ^ set(kinds) or set(kinds) - set(content.arrays))
-        raise ValueError(f"it has {'no' if odd in wanted else 'a'} leaf {odd!r}, unlike this run")
-    leaves = [_leaf(name, content.arrays[name], kinds[name], like) for name, like in wanted.items()]
+    wanted = named_leaves(needed._asdict())
+    kinds = kinds_in(content, wanted, set(content.arrays))
+    leaves = [read_leaf(name, content.arrays[name], kinds[name], like) for name, like in wanted.items()]
     tree = jax.tree.unflatten(jax.tree.structure(needed._asdict()), leaves)
-    return Reached(**tree, rows=_rows(content, needed), **_counters(content))
+    return Reached(**tree, **the_rest(content, needed))
+
+
+def kinds_in(content: Content, wanted: dict[str, Any], there: set[str]) -> dict[str, str]:
+    """What the leaves of a state are besides their dtypes, if they are those that are wanted and all are there."""
+    kinds = Fields(content.document, "a state").mapping("leaves")
+    if set(wanted) != set(kinds) or not set(kinds) <= there:
+        odd = min(set(wanted) ^ set(kinds) or set(kinds) - there)
+        raise ValueError(f"it has {'no' if odd in wanted else 'a'} leaf {odd!r}, unlike this run")
+    return kinds
+
+
+def the_rest(content: Content, needed: Outline) -> dict[str, Any]:
+    """What was reached besides the leaves."""
+    return {"rows": _rows(content, needed)} | _counters(content)
 
 
 def _rows(content: Content, needed: Outline) -> tuple[Row, ...]:
@@ -130,7 +161,7 @@ def _counters(content: Content) -> dict[str, Any]:
     return counts | times | texts | {"divergences": tuple(Divergence(*event) for event in events)}
 
 
-def _named(tree: Any) -> dict[str, Any]:
+def named_leaves(tree: Any) -> dict[str, Any]:
     """The leaves by their paths."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
@@ -143,7 +174,12 @@ def _is_key(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _kind(leaf: Any) -> str:
+def plain_of(leaf: Any) -> Any:
+    """A leaf as numbers."""
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def kind_of(leaf: Any) -> str:
     """What a leaf is besides its dtype: another kind would be compiled for again."""
     if not isinstance(leaf, jax.Array):
         return "numpy"
@@ -152,18 +188,29 @@ def _kind(leaf: Any) -> str:
     return "weak" if getattr(leaf, "weak_type", False) else "jax"
 
 
-def _leaf(name: str, array: np.ndarray, kind: str, like: Any) -> Any:
+def read_leaf(name: str, array: np.ndarray, kind: str, like: Any) -> Any:
     """A leaf as it was, if it is what the run needs."""
-    own: Any = array
-    if not isinstance(kind, str):
-        raise ValueError(f"its leaf {name!r} is of no kind")
-    if kind.startswith("key "):
-        own = jax.random.wrap_key_data(jnp.asarray(array), impl=kind.removeprefix("key "))
-    if (own.dtype, own.shape) != (like.dtype, like.shape):
-        raise ValueError(f"its leaf {name!r} is {_text(own)}, and this run needs {_text(like)}")
+    own = wrapped(name, array, kind)
+    check_fit(name, own, like)
     if kind == "weak" and array.ndim == 0:
         return jnp.asarray(array.item())
     return array if kind == "numpy" else jnp.asarray(own)
+
+
+def wrapped(name: str, array: Any, kind: object) -> Any:
+    """Numbers as the leaf that they are of: keys, where they are of keys."""
+    if not isinstance(kind, str):
+        raise ValueError(f"its leaf {name!r} is of no kind")
+    if not kind.startswith("key "):
+        return array
+    return jax.random.wrap_key_data(jnp.asarray(array), impl=kind.removeprefix("key "))
+
+
+def check_fit(name: str, own: Any, like: Any) -> None:
+    """A ValueError unless a leaf has the dtype and the shape that the run needs."""
+    fits = len(own.shape) == len(like.shape) and all(n in (ANY, k) for k, n in zip(own.shape, like.shape, strict=True))
+    if own.dtype != like.dtype or not fits:
+        raise ValueError(f"its leaf {name!r} is {_text(own)}, and this run needs {_text(like)}")
 
 
 def _text(leaf: Any) -> str:

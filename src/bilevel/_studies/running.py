@@ -21,7 +21,8 @@ from bilevel._run.identity import DifferentRunError
 from bilevel._run.keeping import Passing
 from bilevel._run.opening import opened
 from bilevel._run.progress import Bar, Quiet, bar
-from bilevel._run.run import CALLBACK_FAILED, Run
+from bilevel._run.reached import CALLBACK_FAILED
+from bilevel._run.run import Run
 from bilevel._run.signals import noticed
 from bilevel._studies.experiment import Experiment, Method, Probe
 from bilevel._studies.records import Record, Records

@@ -18,7 +18,8 @@ from bilevel._cost.given_rates import GivenRates, rates_of, with_rates
 from bilevel._cost.run_cost import RunCost, RunCounter
 from bilevel._run.driver import run_one
 from bilevel._run.progress import Quiet
-from bilevel._run.run import INTERRUPTED, Run
+from bilevel._run.reached import INTERRUPTED
+from bilevel._run.run import Run
 from bilevel.problem.problem import Problem
 from bilevel.problems import Ready
 from bilevel.solvers._base.solver import Solver

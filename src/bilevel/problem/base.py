@@ -16,9 +16,8 @@ from bilevel._core import module, pytrees
 from bilevel.constraints import Unconstrained
 from bilevel.constraints.base import Constraint
 from bilevel.problem.group import Group, UpperSample
-from bilevel.problem.mapped import Mapped
 from bilevel.problem.on_devices import gathered, own_rows, shared, weighted_sum
-from bilevel.problem.per_task import PerTask
+from bilevel.problem.per_task import Everywhere, PerTask
 from bilevel.problem.sources import Sample
 from bilevel.problem.stacking import Stacked, shapes_of
 from bilevel.problem.task import ROLES
@@ -120,13 +119,21 @@ class BaseProblem(abc.ABC):
     def split(self, ordered: Any) -> PerTask[Any]:
         """A pytree that is stacked in the order of the tasks, per group: the inverse of `join`."""
         ordered = shared(ordered, self.groups[0].on)
+        own = [(group, part) for group, part in zip(self.groups, self._parts(), strict=True)]
+        if self.place is not None:  # each device looks up its own
+            own = [(group, own_rows(part, group.on)) for group, part in own]
+        return PerTask(tuple(own_rows(pytrees.index(ordered, part), group.on) for group, part in own))
+
+    def split_everywhere(self, ordered: Any) -> Everywhere[Any]:
+        """The same with all rows on every device."""
+        return Everywhere(tuple(pytrees.index(ordered, part) for part in self._parts()))
+
+    def _parts(self) -> list[Any]:
+        """Where the tasks of each group are in the order of all."""
         if self.place is None:  # a group's tasks stand together; its ids may be those of a larger problem
             ends = np.cumsum([group.size for group in self.groups])
-            parts: list[Any] = [slice(end - group.size, end) for group, end in zip(self.groups, ends, strict=True)]
-        else:
-            parts = [group.ids for group in self.groups]
-        own = zip(self.groups, parts, strict=True)
-        return PerTask(tuple(own_rows(pytrees.index(ordered, part), group.on) for group, part in own))
+            return [slice(end - group.size, end) for group, end in zip(self.groups, ends, strict=True)]
+        return [group.ids for group in self.groups]
 
     def weighted_sum(self, weights: jax.Array, values: PerTask[Any]) -> Any:
         """sum_i weights_i values_i, of pytrees."""
@@ -151,7 +158,7 @@ class BaseProblem(abc.ABC):
         return PerTask(tuple(group.draw_lower(key) for group in self.groups))
 
     def glimpse(self, y: PerTask[Any], files_only: bool = True) -> tuple[Self, PerTask[Any]]:
-        """A part of the tasks of groups whose rows are in files, and of their y: for checks that must not read all.
+        """Some tasks of groups whose rows are not in memory, and their y: for checks that must not read all of them.
 
         With `files_only=False`, of all large groups: for checks of functions, which like tasks share.
         """
@@ -159,6 +166,15 @@ class BaseProblem(abc.ABC):
         groups = [g if i is None else g.chosen_whole(i) for g, i in zip(self.groups, chosen, strict=True)]
         own = [y_g if i is None else pytrees.index(y_g, i) for y_g, i in zip(y, chosen, strict=True)]
         return self.replace(groups=tuple(groups)), PerTask(tuple(own))
+
+    @property
+    def held(self) -> bool:
+        """Whether the rows of all tasks are in memory."""
+        return all(getattr(group, role) is None or getattr(group, role).held for group in self.groups for role in ROLES)
+
+    def in_memory(self) -> Self:
+        """The same with the rows of loaders in memory; those in files stay there."""
+        return self.replace(groups=tuple(group.in_memory() for group in self.groups))
 
     def by_name(self, values: PerTask[Any]) -> TaskValues:
         """A mapping from task name to value."""
@@ -171,11 +187,13 @@ class BaseProblem(abc.ABC):
 
 
 def _glimpsed(group: Group, files_only: bool) -> jax.Array | None:
-    """The places of `GLIMPSED` tasks, evenly spread, of a group with rows in files, or of any; None = all."""
-    wanted = not files_only or any(isinstance(getattr(group, role), Mapped) for role in ROLES)
-    return (
-        jnp.asarray(np.linspace(0, group.size - 1, GLIMPSED).astype(int)) if wanted and group.size > GLIMPSED else None
-    )
+    """The places of `GLIMPSED` tasks, evenly spread, of a group with rows not in memory, or of any; None = all."""
+    sources = [source for role in ROLES if (source := getattr(group, role)) is not None]
+    held = all(source.held for source in sources)
+    if held and (files_only or group.size <= GLIMPSED):
+        return None
+    count = min(GLIMPSED, group.size)
+    return jnp.asarray(np.arange(count) * (group.size - 1) // max(count - 1, 1))
 
 
 def arguments_of_group(arguments: Sequence[PerTask[Any] | None], g: int) -> list[Any]:

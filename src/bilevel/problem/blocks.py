@@ -12,16 +12,22 @@ AT_ONCE = 1024  # tasks; not more than these are one block
 BLOCK_BYTES, SMALLEST, LARGEST = 2**26, 16, 4096  # of data, and in tasks
 
 
-def block_size(tasks: int, data: Any) -> int | None:
-    """How many of the tasks of a stacked pytree are a block; None = all.
+def block_size(tasks: int, task_bytes: int, devices: int = 1) -> int | None:
+    """How many of so many tasks in memory, in equal parts on devices, are a block of each; None = all.
 
-    >>> block_size(1000, jnp.zeros((1000, 3))), block_size(10**6, jnp.zeros((10**6, 3)))
+    >>> block_size(1000, 12), block_size(10**6, 12)
     (None, 4096)
     """
-    if tasks <= AT_ONCE:
-        return None
-    each = sum(leaf.nbytes for leaf in jax.tree.leaves(data)) // tasks
-    return min(max(BLOCK_BYTES // max(each, 1), SMALLEST), LARGEST)
+    return None if tasks // devices <= AT_ONCE else block_of_bytes(task_bytes)
+
+
+def block_of_bytes(task_bytes: int) -> int:
+    """How many tasks are a block.
+
+    >>> block_of_bytes(2**20)
+    64
+    """
+    return min(max(BLOCK_BYTES // max(task_bytes, 1), SMALLEST), LARGEST)
 
 
 def in_blocks(function: Callable[[jax.Array], Any], tasks: int, size: int) -> Any:

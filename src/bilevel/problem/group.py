@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from bilevel._core import pytrees
 from bilevel._core.module import leaf, part
-from bilevel.problem.blocks import block_size, in_blocks
-from bilevel.problem.on_devices import Placement, each_task
+from bilevel.problem.on_devices import Placement, each_task, own_rows, parts_of, rows_of
 from bilevel.problem.sources import Sample, Source
 
 Objective = Callable[[Any, Any, Any], jax.Array]  # of (x, y, batch)
@@ -57,7 +55,7 @@ class Group:
     validation: Source = leaf()
     selection: Source | None = leaf()
     test: Source | None = leaf()
-    ids: jax.Array = leaf()  # the place of each task in the problem
+    ids: jax.Array = leaf()  # the place of each task in the problem; on every device
     y: Any = leaf(default=None)  # starting points, stacked, where the tasks have them
     lower_batch: int | None = None
     upper_batch: int | None = None
@@ -77,8 +75,11 @@ class Group:
         held_out = [s for s in (self.selection, self.test) if s is not None] if level == "upper" else []
         return all(source.equal_sizes for source in (self.source(level), *held_out))
 
-    def each(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """`function(task, *arguments)` for every task; the arguments are stacked, what it closes over is shared."""
+    def each(self, function: Callable[..., Any], *arguments: Any, block: int | None = None) -> Any:
+        """`function(task, *arguments)` for every task; the arguments are stacked, what it closes over is shared.
+
+        With a `block`, so many tasks at a time, where very many are looked at once.
+        """
 
         def one(train: Source, validation: Source, *arguments: Any) -> Any:
             task = TaskView(
@@ -92,22 +93,32 @@ class Group:
             return function(task, *arguments)
 
         axes = (self.train.axes, self.validation.axes, *(0 for _ in arguments))
-        return each_task(one, axes, self.size, self.on)(self.train, self.validation, *arguments)
+        return each_task(one, axes, self.size, self.on, block)(self.train, self.validation, *arguments)
 
     def chosen(self, index: jax.Array) -> Group:
-        """Only the tasks at these places of the group, which may be traced; without starts and held-out rows."""
-        sources = {"train": self.train.chosen(index), "validation": self.validation.chosen(index)}
-        return dataclasses.replace(self, **sources, selection=None, test=None, ids=self.ids[index], y=None, on=None)
+        """Only the tasks at these places of the group, which may be traced; without starts and held-out rows.
+
+        Of a group that is spread over devices, equally many of each, which stand together: they stay where they are.
+        """
+        return self._chosen(index, ("train", "validation"))
 
     def chosen_whole(self, index: jax.Array) -> Group:
         """The same with their held-out rows, for an evaluation."""
-        held = {role: getattr(self, role) for role in ("selection", "test")}
-        few = {role: None if source is None else source.chosen(index) for role, source in held.items()}
-        return dataclasses.replace(self.chosen(index), **few)
+        return self._chosen(index, ("train", "validation", "selection", "test"))
+
+    def _chosen(self, index: jax.Array, roles: tuple[str, ...]) -> Group:
+        there = {role: getattr(self, role) for role in roles if getattr(self, role) is not None}
+        take = lambda places, sources: {role: own.chosen(places) for role, own in sources.items()}  # noqa: E731
+        few = {"selection": None, "test": None} | rows_of(take, index, self.size, self.on, there)
+        return dataclasses.replace(self, **few, ids=self.ids[index], y=None)
+
+    def in_memory(self) -> Group:
+        """The same with the rows of a loader in memory."""
+        return dataclasses.replace(self, **self.train.roles_in_memory())
 
     def keys(self, key: jax.Array) -> jax.Array:
         """A key per task, from its place in the problem: how tasks are grouped does not change what they draw."""
-        return jax.vmap(lambda i: jax.random.fold_in(key, i))(self.ids)
+        return jax.vmap(lambda i: jax.random.fold_in(key, i))(own_rows(self.ids, self.on))
 
     def draw_lower(self, key: jax.Array) -> Sample:
         """A sample of training rows for every task."""
@@ -123,12 +134,8 @@ class Group:
         def one(source: Source, y: Any) -> jax.Array:
             return source.average(lambda batch: objective(x, y, batch))
 
-        size = block_size(self.size, source) if self.on is None else None
-        if size is None:
-            return each_task(one, (source.axes, 0), self.size, self.on)(source, y)
+        return each_task(one, (source.axes, 0), self.size, self.on, self.block(source))(source, y)
 
-        def block(places: jax.Array) -> jax.Array:
-            own = source.chosen(places)
-            return jax.vmap(one, in_axes=(own.axes, 0), axis_size=size)(own, pytrees.index(y, places))
-
-        return in_blocks(block, self.size, size)
+    def block(self, source: Source) -> int | None:
+        """How many tasks a look at all rows of a source takes at a time, on every device; None = all."""
+        return source.block_size(self.size, parts_of(self.on))

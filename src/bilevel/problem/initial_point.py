@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -83,6 +83,15 @@ def lower_points(problem: BaseProblem, y: Any, key: jax.Array) -> PerTask[Any]:
     return PerTask(
         tuple(jax.tree.map(lambda a, n=group.size: jnp.broadcast_to(a, (n, *a.shape)), y) for group in problem.groups)
     )
+
+
+def check_common(y: Any, names: Sequence[str]) -> None:
+    """Tasks of a distribution start at one point, as none of them is known before."""
+    if y is None or (callable(y) and jax.tree_util.all_leaves([y])) or (isinstance(y, Mapping) and set(y) & set(names)):
+        raise ValueError(
+            f"y got {'None' if y is None else type(y).__name__}: tasks of a bl.TaskDistribution start at one point, so "
+            "it needs one pytree of arrays."
+        )
 
 
 def _called(y: Callable[[jax.Array, Task], Any], key: jax.Array, task: Task) -> Any:

@@ -23,6 +23,11 @@ READ_INTO_MEMORY = (
     "contiguous and begin at a multiple of {aligned} bytes. Use one file for each array, as np.save writes it."
 )
 
+JOINED = (
+    "{count} stacks of like tasks of which some are memory-mapped are joined in memory. To leave rows in their files, "
+    "give one stack, or a loader for each (bl.Task.load)."
+)
+
 
 class Pages(NamedTuple):
     """Where a mapped array lies in memory."""
@@ -30,7 +35,6 @@ class Pages(NamedTuple):
     address: int
     task_bytes: int
     tasks: int
-    shared: bool  # whether what is given back can be read from the file again; not so what a process has changed
 
 
 @part
@@ -39,9 +43,15 @@ class Mapped(Arrays):
 
     pages: tuple[Pages | None, ...] = static(by=len, default=())  # of every leaf; None = it is in memory
 
+    held = False
+
     def chosen(self, index: jax.Array) -> Arrays:
         """Some tasks, read into memory."""
         return Arrays(jax.tree.map(lambda leaf: leaf[index], self.data), self.length)
+
+    def cut(self, start: int, stop: int, devices: int) -> Arrays:
+        """Still in the file: what a device has is read into its memory when it is put there, and nothing else."""
+        return Arrays(jax.tree.map(lambda leaf: np.asarray(leaf)[start:stop], self.data), self.length)
 
 
 def is_mapped(array: Any) -> TypeGuard[np.ndarray]:
@@ -83,8 +93,7 @@ def source(data: Any, length: int, given: Any) -> Arrays:
     pages = []
     for leaf, own in zip(jax.tree.leaves(data), jax.tree.leaves(given), strict=True):
         lies_there = is_mapped(own) and isinstance(leaf, jax.Array) and _address(leaf) == own.ctypes.data
-        shared = getattr(_map_of(own), "mode", "c") != "c"
-        pages.append(Pages(own.ctypes.data, own.nbytes // len(own), len(own), shared) if lies_there else None)
+        pages.append(Pages(own.ctypes.data, own.nbytes // len(own), len(own)) if lies_there else None)
     return Mapped(data, length, tuple(pages)) if any(pages) else Arrays(data, length)
 
 

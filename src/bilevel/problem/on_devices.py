@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
+from bilevel._core import pytrees
+from bilevel.problem.blocks import in_blocks
 from bilevel.problem.sources import Source
 
 AXIS = "tasks"  # of the mesh
@@ -36,25 +38,57 @@ class Placement(NamedTuple):
         """In how many parts the tasks are."""
         return self.mesh.shape[AXIS] if self.spread else 1
 
+    def local(self, places: jax.Array, size: int) -> jax.Array:
+        """Places in a group of this size, as its device counts them: the first places given are of the first device."""
+        return places % (size // self.parts)
+
     def manual(self, function: Callable[..., Any], out: Spec, check_vma: bool) -> Callable[..., Any]:
         """`function` on each device, of its own rows."""
         options: Any = {"axis_names": {AXIS}, "check_vma": check_vma}
         return jax.shard_map(function, mesh=self.mesh, in_specs=self.spec, out_specs=out, **options)
 
 
-def each_task(function: Callable[..., Any], axes: Any, size: int, on: Placement | None) -> Callable[..., Any]:
-    """`vmap` over `size` tasks, where they are."""
+def parts_of(on: Placement | None) -> int:
+    """In how many parts the tasks of a group are."""
+    return 1 if on is None else on.parts
+
+
+def each_task(
+    function: Callable[..., Any], axes: Any, size: int, on: Placement | None, block: int | None = None
+) -> Callable[..., Any]:
+    """`vmap` over `size` tasks, where they are; on every device over a block of its own at a time, None = over all."""
+    count = size // parts_of(on)
+
+    def here(*arguments: Any) -> Any:
+        if block is None:
+            return jax.vmap(function, in_axes=axes, axis_size=count)(*arguments)
+
+        def some(places: jax.Array) -> Any:
+            few = [a.chosen(places) if isinstance(a, Source) else pytrees.index(a, places) for a in arguments]
+            return jax.vmap(function, in_axes=axes, axis_size=block)(*few)
+
+        return in_blocks(some, count, block)
+
     if on is None:
-        return jax.vmap(function, in_axes=axes, axis_size=size)
+        return here
 
     def own(*arguments: Any) -> Any:
         number = jax.lax.axis_index(AXIS) if on.spread else jnp.zeros((), jnp.int32)
-        here = [value.on_device(number) if isinstance(value, Source) else value for value in arguments]
-        return jax.vmap(function, in_axes=axes, axis_size=size // on.parts)(*here)
+        return here(*(value.on_device(number) if isinstance(value, Source) else value for value in arguments))
 
     # Unchecked where tasks are spread: in a checked one a derivative in what all share, taken inside, would be summed
     # over the devices.
     return on.manual(own, on.spec, check_vma=not on.spread)
+
+
+def rows_of(function: Callable[..., Any], places: jax.Array, size: int, on: Placement | None, *values: Any) -> Any:
+    """`function(places, *values)` of values with one row for each of the `size` tasks of a group; so are its results.
+
+    Of tasks that are spread, each device has equally many places, which stand together: nothing is sent.
+    """
+    if on is None:
+        return function(places, *values)
+    return on.manual(function, on.spec, check_vma=not on.spread)(on.local(places, size), *values)
 
 
 def gathered(values: Any, on: Placement | None) -> Any:

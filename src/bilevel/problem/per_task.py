@@ -64,6 +64,17 @@ class InOrder(Generic[T]):
     value: T
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Everywhere(Generic[T]):
+    """One pytree for each group, as `PerTask`, of which every device has all rows: what tasks are drawn from."""
+
+    groups: tuple[T, ...]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.groups)
+
+
 def is_of_tasks(node: Any) -> bool:
     """Whether a node of a pytree has one row a task."""
     return isinstance(node, (PerTask, InOrder))

@@ -17,6 +17,7 @@ from bilevel._core.module import assign, leaf, part, static
 from bilevel.constraints.base import Constraint
 from bilevel.problem import initial_point
 from bilevel.problem.base import BaseProblem, common_fields
+from bilevel.problem.distribution import TaskDistribution
 from bilevel.problem.group import Group
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.stacking import Batches, stack_tasks
@@ -35,7 +36,8 @@ class Problem(BaseProblem):
     Args:
         upper: f(x, y, batch), one task's loss on a batch of validation rows: a scalar, a mean over the rows.
         lower: g(x, y, batch), one task's loss on a batch of training rows: a scalar, strongly convex in y.
-        tasks: the tasks, a mix of `Task` and `Task.stack(...)`.
+        tasks: the tasks, a mix of `Task` and `Task.stack(...)`; or a `TaskDistribution`, and then the tasks below are
+            those that a run is evaluated on.
         constraint: the set X of x, from `bl.constraints`; None = unconstrained.
         lower_batch: rows drawn for each lower evaluation; None = all the data.
         upper_batch: rows drawn for each upper evaluation; None = all the data.
@@ -55,12 +57,13 @@ class Problem(BaseProblem):
     constraint: Constraint = leaf()
     place: jax.Array | None = leaf()
     names: Names = static(by=len)
+    distribution: TaskDistribution | None = leaf(default=None)
 
     def __init__(
         self,
         upper: Callable[[X, Y, BatchT], jax.Array],
         lower: Callable[[X, Y, BatchT], jax.Array],
-        tasks: Task | TaskStack | Sequence[Task | TaskStack],
+        tasks: Task | TaskStack | TaskDistribution | Sequence[Task | TaskStack],
         constraint: Constraint | None = None,
         lower_batch: int | None = None,
         upper_batch: int | None = None,
@@ -68,12 +71,21 @@ class Problem(BaseProblem):
         for name, function in (("upper", upper), ("lower", lower)):
             if not callable(function):
                 raise TypeError(f"Problem({name}=...) got {function!r}: it needs a function of (x, y, batch).")
-        stacked = stack_tasks("Problem", tasks, upper, lower, Batches(lower_batch, upper_batch))
-        assign(self, **common_fields("Problem", stacked, constraint))
+        distribution = tasks if isinstance(tasks, TaskDistribution) else None
+        known: Any = tasks if distribution is None else distribution.sample(distribution.evaluation, distribution.seed)
+        stacked = stack_tasks("Problem", known, upper, lower, Batches(lower_batch, upper_batch))
+        assign(self, **common_fields("Problem", stacked, constraint), distribution=distribution)
 
     def starting_y(self, y: Any, key: jax.Array) -> PerTask[Any]:
-        """As `initial_point.lower_points` has it."""
+        """As `initial_point.lower_points` has it; of a distribution, one point for all tasks."""
+        if self.distribution is not None:
+            initial_point.check_common(y, self.names)
         return initial_point.lower_points(self, y, key)
+
+    @property
+    def fits_validation(self) -> bool:
+        """Not of a distribution, where no step sees the tasks of the evaluation."""
+        return self.distribution is None
 
     def rebatched(self, size: Callable[[int | None], int | None]) -> Problem:
         """The same problem with other batch sizes, each a function of what it was; None = all the data."""
@@ -90,7 +102,8 @@ class Problem(BaseProblem):
 
     def __repr__(self) -> str:
         first = self.groups[0]
+        tasks = self.counted if self.distribution is None else f"a distribution, evaluated on {self.size} tasks"
         return (
-            f"Problem({self.counted}, constraint={self.constraint}, "
+            f"Problem({tasks}, constraint={self.constraint}, "
             f"lower_batch={first.lower_batch}, upper_batch={first.upper_batch})"
         )

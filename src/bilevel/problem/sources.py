@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core.module import leaf, part
+from bilevel.problem import blocks
 
 Batch = Any  # a pytree of arrays with a leading axis of rows, as the user's data are
 Loss = Callable[[Batch], jax.Array]
@@ -53,7 +54,8 @@ class Source(abc.ABC):
 
     finite: ClassVar[bool] = True  # whether there is such a thing as all the data
     equal_sizes: ClassVar[bool] = True  # whether every task of the group has the same number of rows
-    data: Batch = None  # the arrays, where they are finite
+    held: ClassVar[bool] = True  # whether the rows are in memory, rather than in files or with a loader
+    data: Batch = None  # the arrays, where they are finite and in memory
 
     @property
     @abc.abstractmethod
@@ -88,6 +90,14 @@ class Source(abc.ABC):
     def chosen(self, index: jax.Array) -> Source:
         """The source of some of the tasks."""
         return jax.tree.map(lambda leaf: leaf[index], self)
+
+    def roles_in_memory(self) -> dict[str, Source]:
+        """Where a loader reads this and the other roles of its tasks: all of them in memory, by role."""
+        return {}
+
+    def block_size(self, tasks: int, devices: int = 1) -> int | None:
+        """How many of so many tasks on devices each looks at at once, where all are looked at; None = all."""
+        return blocks.block_size(tasks, sum(leaf.nbytes for leaf in jax.tree.leaves(self)) // tasks, devices)
 
     def cut(self, start: int, stop: int, devices: int) -> Source:
         """The tasks from `start` to `stop`, laid out in as many equal parts as there are devices; not under `jit`."""

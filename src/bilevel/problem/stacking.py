@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from bilevel._core import pytrees, values
 from bilevel.problem import mapped
 from bilevel.problem.generators import Generator
 from bilevel.problem.group import Group, Objective
+from bilevel.problem.loaded import Loaded
 from bilevel.problem.sources import Arrays, Ragged, Source
 from bilevel.problem.task import ROLES, Task, TaskStack, arrays_of, as_list
 
@@ -94,7 +96,8 @@ def shapes_of(group: Group) -> tuple:
     """What of a group is not its functions: groups that share it could have been one."""
     sources = [getattr(group, role) for role in ROLES]
     y = None if group.y is None else pytrees.signature(group.y, skip=1)
-    return y, *((type(s), pytrees.signature(getattr(s, "data", None), skip=2)) for s in sources)
+    data = [s.reader if isinstance(s, Loaded) else pytrees.signature(getattr(s, "data", None), skip=2) for s in sources]
+    return y, *zip(map(type, sources), data, strict=True)
 
 
 class _Uniform(NamedTuple):
@@ -116,6 +119,8 @@ class _Uniform(NamedTuple):
 def _kind_of_data(data: Any) -> Hashable:
     if isinstance(data, Generator):
         return data.sample, data.evaluation, pytrees.signature(data.parameters, skip=1)
+    if isinstance(data, Loaded):
+        return data.reader
     return None if data is None else pytrees.signature(data, skip=2)
 
 
@@ -153,6 +158,8 @@ def _uniform(task: Task | TaskStack, first: int, upper: Objective, lower: Object
 
 def _stacked(data: Any, what: str, stacked: bool) -> Any:
     """A role's data as arrays whose first axis is the tasks."""
+    if isinstance(data, Loaded):
+        return data
 
     def convert(path: Any, a: Any) -> Any:
         return _array(a, f"{what}{jax.tree_util.keystr(path)}", stacked)
@@ -232,9 +239,13 @@ def _held_out(alike: list[_Uniform], role: str, seed: int) -> Source | None:
 def _source(data: list[Any], seed: int) -> Source:
     if isinstance(data[0], Generator):
         return dataclasses.replace(data[0], parameters=_joined([d.parameters for d in data]), seed=seed)
+    if isinstance(data[0], Loaded):  # of one reader
+        return data[0]
     if not jax.tree.leaves(data[0]):
         return Arrays(data[0], 0)  # a task without data: it has only its functions
     tasks, rows = zip(*(jax.tree.leaves(d)[0].shape[:2] for d in data), strict=True)
+    if len(data) > 1 and any(map(mapped.is_mapped, jax.tree.leaves(data))):
+        warnings.warn(mapped.JOINED.format(count=len(data)), stacklevel=2)
     if len(set(rows)) == 1:
         joined = _joined(data)
         return mapped.source(joined, rows[0], data[0]) if len(data) == 1 else Arrays(joined, rows[0])

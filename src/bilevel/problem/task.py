@@ -11,6 +11,7 @@ import numpy as np
 
 from bilevel._core import pytrees
 from bilevel.problem.generators import Generator
+from bilevel.problem.sources import Source
 
 ROLES = ("train", "validation", "selection", "test")
 
@@ -54,13 +55,48 @@ class Task:
     ) -> TaskStack:
         """Many like tasks from arrays with a leading task axis: leaves of shape (tasks, rows, ...).
 
-        A memory-mapped array, `np.load("train.npy", mmap_mode="r")`, stays in its file where it is contiguous: with
-        `sampling=` a step reads the rows of the tasks that it draws, and those of coming steps are read ahead.
+        On a CPU, with one device, a memory-mapped array, `np.load("train.npy", mmap_mode="r")`, stays in its file where
+        it is contiguous: with `sampling=` a step reads the rows of the tasks that it draws, and those of coming steps
+        are read ahead. On an accelerator all of it is copied to the device.
 
         >>> Task.stack(train=np.zeros((1000, 20, 3)), validation=np.zeros((1000, 5, 3))).count
         1000
         """
         return TaskStack(train, validation, selection, test, names, upper, lower, y)
+
+    @staticmethod
+    def load(
+        dataset: Any,
+        *,
+        upper: Callable[..., jax.Array] | None = None,
+        lower: Callable[..., jax.Array] | None = None,
+        names: Sequence[str] | None = None,
+        threads: int = 2,
+    ) -> TaskStack:
+        """Many like tasks that are read when a step draws them, ahead of time in threads.
+
+        Args:
+            dataset: has `len(dataset)`, and `dataset[i]` is task i: a dict with train and validation (and selection
+                and test), each a pytree of arrays with a leading axis of rows, or a `bl.Task`, of which only the rows
+                are used. A `MapDataset` of grain or a `Dataset` of PyTorch is one; where it has `__getitems__(list)`,
+                many are read at once. Task i must be the same whenever it is asked for, and tasks must have the same
+                shapes.
+            upper: the tasks' own f, where it differs from the problem's.
+            lower: the tasks' own g.
+            names: of the tasks; None = "task 0", "task 1", ...
+            threads: how many threads read ahead, each the tasks of a step; `dataset[i]` is called from all of them.
+
+        With `sampling=`, rows of the tasks of a step are in memory while it is taken, and about 128 MB of coming ones.
+        At the end of a run all tasks are read several times more. With all tasks in every step they are read once, into
+        memory.
+
+        >>> rows = np.zeros((1000, 20, 3))
+        >>> Task.load([{"train": own[:15], "validation": own[15:]} for own in rows]).count
+        1000
+        """
+        from bilevel.problem.loaded import sources_of  # which knows of tasks
+
+        return TaskStack(**sources_of(dataset, threads), names=names, upper=upper, lower=lower, y=None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,8 +128,10 @@ class TaskStack:
 
 
 def arrays_of(data: Any) -> Any:
-    """What is stacked of a role's data: a generator's parameters, or the rows themselves."""
-    return data.parameters if isinstance(data, Generator) else data
+    """What is stacked of a role's data: a generator's parameters, numbers of tasks that are read, or the rows."""
+    if isinstance(data, Generator):
+        return data.parameters
+    return jax.tree.leaves(data) if isinstance(data, Source) else data
 
 
 def as_list(owner: str, tasks: Any) -> list[Task | TaskStack]:

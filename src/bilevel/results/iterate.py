@@ -10,6 +10,7 @@ import numpy as np
 
 from bilevel._core.averages import mean
 from bilevel.problem.task_names import TaskValues
+from bilevel.results.tail import tail_mean
 from bilevel.weightings.baselines import Baselines, WorstRegret
 
 
@@ -34,6 +35,10 @@ class Iterate:
     def mean(self) -> float:
         """The mean validation loss."""
         return float(mean(self.losses))
+
+    def tail(self, fraction: float) -> float:
+        """The mean over the worst `fraction` of the validation losses."""
+        return tail_mean(self.losses, fraction)
 
     @property
     def worst_task(self) -> str:

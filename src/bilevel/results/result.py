@@ -18,6 +18,7 @@ from bilevel.results.findings.finding import Finding
 from bilevel.results.history import History, column_names
 from bilevel.results.iterate import Iterate
 from bilevel.results.reportable import Reportable
+from bilevel.results.tail import fraction_of
 from bilevel.weightings.base import Weighting
 from bilevel.weightings.baselines import Baselines
 
@@ -50,12 +51,16 @@ class Result(Reportable):
     `x`, `y`, `weights`, `losses`, `selection_losses`, `test_losses`, `worst`, `mean` and `worst_task` are those of
     `last`.
 
+    Where steps saw some of the tasks (`sampling=`), every y of `last`, `best` and `average` has been fitted to their x
+    at the end: see `bilevel.sampling`.
+
     Attributes:
         problem: what was solved; None where the result was loaded.
         solver: how; its repr where the result was loaded.
         last: the last iterate.
         best: the evaluated iterate with the lowest worst selection loss, or validation loss where there are no
-            selection rows.
+            selection rows; of tasks from a distribution, with the lowest of what is minimised, their mean or the mean
+            of the worst of them.
         random: (x^t, y^{t+1}, weights^t) at a uniformly random step t, the iterate that the theory speaks of; with y^t
             for a solver that moves x first.
         average: the average over the run with weights that favour its end (Shamir and Zhang, 2013): the one to take
@@ -129,6 +134,12 @@ class Result(Reportable):
     def mean(self) -> float:
         """The mean validation loss."""
         return self.last.mean
+
+    @property
+    def tail(self) -> float | None:
+        """The mean over the worst validation losses, as many as the fraction of the `CVaR` says; None without one."""
+        fraction = fraction_of(self.solver)
+        return None if fraction is None else self.last.tail(fraction)
 
     @property
     def worst_task(self) -> str:

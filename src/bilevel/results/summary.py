@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bilevel._core.averages import mean
+from bilevel.results.tail import fraction_of, in_words, of_distribution
 
 if TYPE_CHECKING:
     from bilevel.results.iterate import Iterate
@@ -25,13 +26,15 @@ def text(result: Result) -> str:
         f"{title}: {result.status} after {result.steps} steps, {_times(result)}. {result.message}".rstrip(),
         *(event.line for event in result.divergences if event.factor is not None),  # the message tells of the last
         *iterates(result),
+        *tails(result),
         *regrets(result),
         chosen_by(result),
         verdict(result),
     ]
-    largest = np.argsort(-result.weights, kind="stable")[:5]
-    weights = ", ".join(f"{result.y.names[int(i)]} {result.weights[i]:.3f}" for i in largest)
-    lines.append(f"largest weights: {weights}")
+    if of_distribution(solver) is None:  # where the tasks of a result have no weights
+        largest = np.argsort(-result.weights, kind="stable")[:5]
+        weights = ", ".join(f"{result.y.names[int(i)]} {result.weights[i]:.3f}" for i in largest)
+        lines.append(f"largest weights: {weights}")
     lines.extend(_measured(result, name, own) for name, own in result.last.metrics.items())
     lines.extend(f"- {finding}" for finding in result.findings)
     return "\n".join(lines)
@@ -77,6 +80,15 @@ def _worst_tasks(iterate: Iterate) -> list[str]:
     return [str(name) for name in (iterate.worst_task, *tested)]
 
 
+def tails(result: Result) -> list[str]:
+    """A line on the mean over the worst fraction of the tasks, where that is what is minimised."""
+    fraction = fraction_of(result.solver)
+    if fraction is None:
+        return []
+    told = ", ".join(f"{name} {getattr(result, name).tail(fraction):.5g}" for name in KEPT)
+    return [f"{in_words(fraction, 'validation')}: {told}"]
+
+
 def regrets(result: Result) -> list[str]:
     """A line for the last and one for the best iterate: the worst regret on each kind of rows, and whose it is."""
     known = result.baselines
@@ -107,7 +119,11 @@ def chosen_by(result: Result) -> str:
     """A line on what the best iterate was chosen by."""
     if result.best_by == "last":
         return "The best is the last iterate: here a lower loss is not a better one."
-    words = f"The best has the lowest worst {result.best_by} loss of {result.history.evaluations} evaluations"
+    fraction = of_distribution(result.solver)
+    lowest = f"worst {result.best_by} loss" if fraction is None else in_words(fraction, result.best_by)
+    words = f"The best has the lowest {lowest} of {result.history.evaluations} evaluations"
+    if fraction is not None:
+        return f"{words}, on tasks that x never saw."
     if result.best_by == "selection":
         return f"{words}, on rows that x never saw."
     if not result.fits_validation:

@@ -23,10 +23,13 @@ class Sampling(abc.ABC):
     """Which tasks a step sees.
 
     To write one, make a part (`bl.part`) that inherits this. A group of n tasks has an urn, any pytree of arrays, from
-    which `draw` takes `count` of them. What makes the estimates unbiased is that `Draw.share` is exact.
+    which `draw` takes `count` of them. What makes the estimates unbiased is that `Draw.share` is exact. On several
+    devices the tasks of each have an urn of their own, whose arrays must have one row a task, and the methods are
+    mapped over them (`jax.vmap`).
     """
 
     draws: ClassVar[bool] = True  # whether a step sees some tasks only
+    fresh: ClassVar[bool] = False  # whether a step sees tasks that are new
     tasks: int  # m
 
     def check(self, sizes: Sequence[int]) -> None:

@@ -10,8 +10,8 @@ Step k, everything at (x^k, y^k) on one sample; hats are matrices that are kept,
 The last term of (3) moves y along with y*(x): on quadratics y - y*(x) shrinks by (I - beta A) a step whatever x does,
 so that there is no lag, and the weights may move faster than in any other single-loop method. The price is d_y^2 +
 d_x d_y numbers and a factorisation of a d_y x d_y matrix per task: for small y only. (3) uses the move of x after its
-projection, and both points of (1) see the same rows. Where a step sees some of the tasks, only they move along with x:
-the lag is back for the others.
+projection, and both points of (1) see the same rows. Where a step sees some of the tasks, only they move along with x,
+and of one that was not in the last step (1) is a running mean: `solvers/_base/last_point.py` says why.
 
 Published for one task with a constraint on x, alpha, beta, tau ~ K^{-1/2}: O(eps^-2) samples. The paper also projects
 J^ onto a ball; constants and radii are not confirmed, and J^ is free here. mu, which is not known, is `floor` times
@@ -60,7 +60,7 @@ class Kept(NamedTuple):
     second: PerTask[Second]
     x: Any
     y: PerTask[Any]
-    afresh: Some | None = None  # tasks whose matrices are of an older point, so that they start anew; None = none is
+    rested: Some | None = None  # tasks whose matrices are of an older point, which is not known; None = none is
 
 
 @part
@@ -123,8 +123,8 @@ class STABLE(BilevelSolver):
         return Kept(seconds(problem, state.x, state.y, problem.draw_lower(key)), state.x, state.y)
 
     def with_last_point(self, state: State, last: LastPoint) -> State:
-        """Matrices that start anew look at no last point."""
-        return state._replace(memory=state.memory._replace(afresh=last.rested))
+        """Which matrices are of an older point than the last."""
+        return state._replace(memory=state.memory._replace(rested=last.rested))
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """Matrices, x, then y along with it."""
@@ -133,10 +133,10 @@ class STABLE(BilevelSolver):
         rate, rates = self.lower_rates(problem, state, rows)
         new = seconds(problem, state.x, state.y, rows)
         old = seconds(problem, state.memory.x, state.memory.y, rows)
+        rested = state.memory.rested
+        old = old if rested is None else rested.pick(new, old)
         keep = 1 - rate_at(self.momentum, state.step)
         matrices = jax.tree.map(lambda n, k, o: n + (keep * (k - o)).astype(n.dtype), new, state.memory.second, old)
-        afresh = state.memory.afresh
-        matrices = matrices if afresh is None else afresh.pick(new, matrices)
         matrices = problem.each(lambda _, s: s._replace(A=positive(s.A, self.floor)), matrices)  # (1)
         point = self.point(state)
         seen = Upper(problem, self.estimator).direction(point, samples)

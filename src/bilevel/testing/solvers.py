@@ -168,10 +168,10 @@ def _check_moves(solver: Solver, example: Example, ran: FinishedRun) -> None:
 
 def _check_shapes(solver: Solver, example: Example, info: Info) -> None:
     n, dtype = example.problem.size, example.x["b"].dtype
-    seen = n if info.tasks is None else sum(places.shape[-1] for places in info.tasks)
-    require(seen <= n, f"{solver}: Info.tasks has {seen} tasks, and there are {n}.")
+    seen = n if info.seen is None else info.seen.shape[-1]
+    require(seen <= n, f"{solver}: Info.seen has {seen} tasks, and there are {n}.")
     row, number = jnp.zeros((STEPS, seen), dtype), jnp.zeros(STEPS, dtype)
-    require_like(f"{solver}: Info", info._replace(tasks=None), Info(row, number, number, row, number))
+    require_like(f"{solver}: Info", info._replace(seen=None, rows=None), Info(row, number, number, row, number))
 
 
 def _check_info(solver: Solver, example: Example, info: Info) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 from jax.typing import ArrayLike, DTypeLike
 
@@ -11,10 +13,11 @@ from bilevel.weightings.base import Weighting, uniform
 
 @part
 class Average(Weighting[tuple[()]]):
-    """Weights 1/n: minimises the mean of the tasks' losses (min-avg, the common practice)."""
+    """Weights 1/n: minimises the mean of the tasks' losses (min-avg, the common practice), or of their distribution."""
 
     lr = None
     moves = False
+    weighs_draws = True
 
     def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, tuple[()]]:
         """1/n for each task."""
@@ -25,3 +28,7 @@ class Average(Weighting[tuple[()]]):
     ) -> tuple[jax.Array, tuple[()]]:
         """Nothing moves."""
         return weights, state
+
+    def weigh_draw(self, losses: jax.Array, state: Any) -> tuple[jax.Array, Any]:
+        """1/m for each task."""
+        return uniform(losses.shape[0], losses.dtype), state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -46,11 +46,14 @@ class Weighting(abc.ABC, Generic[StateT]):
         lr: gamma, the rate of the weights; None = chosen by the solver.
         moves: whether the losses move the weights, so that a rate is needed.
         compares: what the tasks are compared by, in a word.
+        weighs_draws: whether it can weigh tasks that are seen once (`bl.sampling.Fresh`), by `start_draws` and
+            `weigh_draw`.
     """
 
     lr: Rate = None
     moves: bool = True
     compares: str = "loss"
+    weighs_draws: bool = False
 
     def check(self, n: int) -> None:
         """Raises a ValueError where an argument makes no sense for n tasks."""
@@ -74,6 +77,14 @@ class Weighting(abc.ABC, Generic[StateT]):
     def compared(self, losses: np.ndarray) -> np.ndarray:
         """What the tasks are compared by, at these losses: for most, these themselves. The objective is its maximum."""
         return losses
+
+    def start_draws(self, dtype: DTypeLike) -> Any:
+        """What is carried from draw to draw where every step sees new tasks: nothing with one row a task."""
+        return ()
+
+    def weigh_draw(self, losses: jax.Array, state: Any) -> tuple[jax.Array, Any]:
+        """The weights of the tasks of one draw, of sum 1 on average, and what is carried on."""
+        raise NotImplementedError(f"{type(self).__name__} follows tasks from step to step.")
 
     def known_baselines(self, n: int) -> np.ndarray | None:
         """The loss that each of n tasks could reach, where the weighting was given it; None where it was not."""

@@ -10,6 +10,7 @@ from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate
 from bilevel.weightings.base import Weighting, uniform
+from bilevel.weightings.tail import Tail
 
 
 @part
@@ -19,17 +20,22 @@ class CVaR(Weighting[tuple[()]]):
     At the solution the weighted loss is the mean over the worst `fraction` of the tasks: fraction = 1 is min-avg,
     fraction <= 1/n is min-max, and one outlier among many tasks no longer decides alone.
 
+    Of tasks from a distribution (`bl.sampling.Fresh`) it is the mean over the worst `fraction` of all that there are:
+    `bilevel.weightings.tail` has the estimate, and what of it is unbiased. It needs no rate there.
+
     A move of n weights sorts them, and passes over them 60 times. Where a step sees m of them, they move every
     n // (8 m) steps: a sort's share, 8 m log n, and about 500 m numbers a step. `SimplexAscent` costs much less.
 
     References: Rockafellar and Uryasev, "Optimization of conditional value-at-risk", 2000; Mehta, Lee, Gray, "Minimax
-    multi-task learning", 2012. With bilevel problems it is an extension of ours.
+    multi-task learning", 2012; of a distribution, Levy, Carmon, Duchi, Sidford, "Large-scale methods for
+    distributionally robust optimization", NeurIPS 2020. With bilevel problems it is an extension of ours.
     """
 
     fraction: float = leaf()
     lr: Rate = leaf(default=None)
 
     moves = True
+    weighs_draws = True
 
     def check(self, n: int) -> None:
         """0 < fraction <= 1."""
@@ -46,6 +52,14 @@ class CVaR(Weighting[tuple[()]]):
         cap = 1 / (self.fraction * weights.shape[0])
         projected = project_capped(weights + rate * (losses - jnp.max(losses)), cap)
         return projected.astype(weights.dtype), state
+
+    def start_draws(self, dtype: DTypeLike) -> Tail:
+        """The tail is not known yet."""
+        return Tail.start(dtype)
+
+    def weigh_draw(self, losses: jax.Array, state: Tail) -> tuple[jax.Array, Tail]:
+        """1 / (fraction m) for each task in the tail."""
+        return state.weigh(losses, self.fraction)
 
 
 def _closed_up(values: jax.Array, cap: jax.Array) -> jax.Array:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from bilevel.results.tail import of_distribution, tail_mean
 from bilevel.weightings.base import Weighting
 
 if TYPE_CHECKING:
@@ -150,9 +151,14 @@ def curve(result: Result, losses: np.ndarray | None = None) -> Curve | None:
 
 
 def objective(result: Result, losses: np.ndarray | None = None) -> Compared:
-    """What is minimised, of losses (evaluations, tasks): the worst where weights move, otherwise the weighted mean."""
+    """What is minimised, of losses (evaluations, tasks): the worst where weights move, otherwise the weighted mean.
+
+    Of tasks from a distribution, whose weights are not those of the tasks that are evaluated: the mean of the tail.
+    """
     values, name = compared(result, losses)
-    weights = np.asarray(result.history.weights, float)
+    weights, fraction = np.asarray(result.history.weights, float), of_distribution(result.solver)
+    if fraction is not None and fraction < 1:
+        return Compared(np.array([tail_mean(row, fraction) for row in values]), f"tail {name}")
     if np.ptp(weights, axis=0).max() > 0:
         return Compared(values.max(axis=1), f"worst {name}")
     is_mean = np.ptp(weights[0]) <= 1e-6 * weights[0].max()

@@ -8,6 +8,7 @@ import numpy as np
 
 from bilevel.results.findings.curve import ENOUGH, curve, end_of, is_noisy, lowest_of, middle_of_three
 from bilevel.results.findings.finding import Finding, finding
+from bilevel.results.tail import in_words, of_distribution
 
 if TYPE_CHECKING:
     from bilevel.results.result import Result
@@ -19,12 +20,14 @@ def noisy_end(result: Result) -> Finding | None:
     """A last iterate whose worst loss is, because of noise, well above that of the average one."""
     if result.problem is None or not result.problem.is_stochastic or result.status == "diverged":
         return None
-    last, average = result.last.worst, result.average.worst
+    fraction = of_distribution(result.solver)
+    last, average = (own.worst if fraction is None else own.tail(fraction) for own in (result.last, result.average))
+    what = "worst loss" if fraction is None else in_words(fraction, "validation")
     if not last > average + 0.1 * abs(average):
         return None
     return finding(
         "noisy end",
-        f"The last iterate is noisy (its worst loss is {last:.4g}, that of the average iterate {average:.4g}): take "
+        f"The last iterate is noisy (its {what} is {last:.4g}, that of the average iterate {average:.4g}): take "
         "result.average, or give larger batches or rates that decay.",
         last=last,
         average=average,
@@ -60,6 +63,8 @@ def lucky_best(result: Result) -> Finding | None:
     history, by = result.history, result.best_by
     if by == "last" or history.evaluations < ENOUGH or result.status == "diverged" or _sees_everything(result):
         return None
+    if of_distribution(result.solver) is not None:  # the tasks and the rows of an evaluation are always the same
+        return None
     column = history.worst if by == "validation" else history.selection_worst
     if column is None or not np.all(np.isfinite(column)):
         return None
@@ -79,5 +84,6 @@ def lucky_best(result: Result) -> Finding | None:
 
 def _sees_everything(result: Result) -> bool:
     """Whether every step saw all rows of all tasks, so that nothing of the run is luck."""
-    some = getattr(getattr(result.solver, "sampling", None), "draws", False)
+    sampling = getattr(result.solver, "sampling", None)
+    some = getattr(sampling, "draws", False) or getattr(sampling, "fresh", False)
     return result.problem is not None and not result.problem.is_stochastic and not some

@@ -24,7 +24,7 @@ from bilevel.rates.base import Needs, Rates, RatesState, curvatures
 from bilevel.rates.scaled import Scaled
 from bilevel.rules.base import Rule, reduction, update
 from bilevel.sampling.base import Sampling
-from bilevel.solvers._base import sampled
+from bilevel.solvers._base import fresh, sampled
 from bilevel.solvers._base.checks import check_options
 from bilevel.solvers._base.last_point import LastPoint
 from bilevel.solvers._base.moves import LowerRates, MovedLower, MovedWeights, MovedX
@@ -62,7 +62,7 @@ class BilevelSolver(Solver):
     def needs(self) -> Needs:
         """Which rates must be chosen."""
         lower = self.lower_lr is None
-        weights = self.weighting.moves and self.weighting.lr is None
+        weights = self.weighting.moves and self.weighting.lr is None and not self.sampling.fresh
         curvature = lower or self.estimator.needs_curvature
         return Needs(self.upper_lr is None, lower, weights, curvature, self.sampling.draws)
 
@@ -77,6 +77,8 @@ class BilevelSolver(Solver):
 
     def start(self, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
         """The first state, without checks; pure."""
+        if self.sampling.fresh:
+            return fresh.start(self, problem, x, y, key, steps)
         dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(x)), jnp.float32)
         weights, weighting = self.weighting.init(problem.size, dtype)
         keys = jax.random.split(jax.random.fold_in(key, 1), 3)
@@ -117,6 +119,8 @@ class BilevelSolver(Solver):
 
     def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Any = 1) -> State:
         """Between chunks of steps: measures again what automatic rates need, on the tasks that a step sees."""
+        if self.sampling.fresh:
+            return fresh.refresh(self, problem, state, key, iterations)
         # Halfway to uniform weights: the curvature of tasks that may matter soon counts too.
         if not self.sampling.draws:
             point = self.point(state._replace(weights=(state.weights + 1 / problem.size) / 2))
@@ -143,6 +147,8 @@ class BilevelSolver(Solver):
 
     def advance(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """A step, of the tasks that the sampling draws."""
+        if self.sampling.fresh:
+            return fresh.step(self, problem, state, key)
         if self.sampling.draws:
             return sampled.step(self, problem, state, key)
         return self.step(problem, state, key)
@@ -156,7 +162,16 @@ class BilevelSolver(Solver):
         """x, and what belongs to the tasks that are drawn."""
         if self.sampling.draws:
             return sampled.visit(self, problem, state, key)
-        return self.step(problem, state, key)
+        return self.advance(problem, state, key)
+
+    @property
+    def sees_fresh_tasks(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Where they come from a distribution."""
+        return self.sampling.fresh
+
+    def fitted(self, problem: Problem, x: Any, y: PerTask[Any]) -> PerTask[Any]:
+        """Of tasks from a distribution, fitted to x as those of a step are."""
+        return fresh.fit(self, problem, x, y) if self.sampling.fresh else y
 
     def is_due(self, problem: Problem, state: State) -> jax.Array:
         """Every n // (8 m) steps."""
@@ -165,6 +180,10 @@ class BilevelSolver(Solver):
     def settle(self, problem: Problem, state: State) -> State:
         """The weights, by what the steps since their last move have seen."""
         return sampled.settle(self, problem, state)
+
+    def moved(self, problem: Problem, state: State, key: jax.Array) -> State:
+        """With urns of as many parts as there are devices."""
+        return sampled.moved(self, problem, state, jax.random.fold_in(key, 3)) if self.sampling.draws else state
 
     def with_last_point(self, state: State, last: LastPoint) -> State:
         """The state of some tasks, in which the last point is this; for solvers that compare points."""

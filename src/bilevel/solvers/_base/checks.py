@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from bilevel._core import values
 from bilevel.problem.problem import Problem
 from bilevel.rules.base import needs_value, update
+from bilevel.solvers._base import drawing
 
 if TYPE_CHECKING:
     from bilevel.solvers._base.bilevel import BilevelSolver
@@ -82,6 +84,75 @@ def check_sampling(solver: BilevelSolver, problem: Problem) -> None:
             f"{type(solver).__name__}(sampling={solver.sampling}): {solver.needs_all_tasks}. It needs All(), or a "
             "solver such as MORBiT, SOBA, SABA."
         )
+    if solver.sampling.fresh:
+        check_fresh(solver, problem)
+
+
+def check_distribution(solver: Any, problem: Any) -> None:
+    """Tasks of a distribution are seen by solvers that draw them, and by no others."""
+    name, sampling = type(solver).__name__, getattr(solver, "sampling", None)
+    of_distribution = getattr(problem, "distribution", None) is not None
+    if of_distribution and not solver.sees_fresh_tasks:
+        said = f"(sampling={sampling})" if sampling is not None else ""
+        raise ValueError(
+            f"{name}{said} was given tasks of a bl.TaskDistribution, of which there are infinitely many. Give "
+            f"{'a solver with ' * (sampling is None)}sampling=bl.sampling.Fresh(64), with which a step draws 64 new "
+            "ones, or solve a bl.Problem of some of them, tasks.sample(1000, seed=0)."
+        )
+    if solver.sees_fresh_tasks and not of_distribution:
+        raise ValueError(
+            f"{name}(sampling={sampling}) draws new tasks in every step, and the problem has a list of them: it needs "
+            "tasks=bl.TaskDistribution(...), or sampling=bl.sampling.Mixture(64)."
+        )
+
+
+def check_one_device(solver: Any, layout: Any) -> None:
+    """New tasks are drawn on one device: there is no layout."""
+    if layout is not None and getattr(solver, "sees_fresh_tasks", False):
+        raise ValueError(
+            f"solve(devices=...) got a solver with sampling={solver.sampling}: new tasks are drawn on one device only. "
+            "Give no devices."
+        )
+
+
+def check_fresh(solver: BilevelSolver, problem: Problem) -> None:
+    """A solver and a weighting that need not see a task twice."""
+    said, weighting = f"{type(solver).__name__}(sampling={solver.sampling})", solver.weighting
+    if solver.compares_points or solver.needs_all_tasks is not None:
+        raise ValueError(
+            f"{said}: it compares the last point with this one on the same tasks, and new tasks have no last point. "
+            "Give a solver such as MORBiT, Tandem, SOBA, MASOBA, F2SA."
+        )
+    if getattr(getattr(solver, "tracker", None), "per_task", False):
+        raise ValueError(f"{said} has tracker={solver.tracker}: a task is seen once, so give per_task=False.")  # type: ignore[attr-defined]
+    if not weighting.weighs_draws:
+        raise ValueError(
+            f"{said} has weighting={weighting}, which follows every task from step to step, and new tasks are seen "
+            "once. Give bl.weightings.CVaR(0.1), for the worst tenth of the distribution, or bl.weightings.Average(), "
+            "for its mean."
+        )
+    fraction, count = getattr(weighting, "fraction", None), solver.sampling.tasks
+    if fraction is not None and float(fraction) * count < 1:
+        raise ValueError(
+            f"{said} with {weighting}: the worst {float(fraction):g} of {count} tasks is less than one. Draw at least "
+            f"{int(np.ceil(1 / float(fraction)))} tasks, or take a larger fraction."
+        )
+    if weighting.moves and solver.sampling.catch_up == 0:  # type: ignore[attr-defined]
+        raise ValueError(
+            f"{said} with {weighting}: tasks are compared when they are up to date, so give catch_up of at least 1."
+        )
+
+
+def check_drawing_on_devices(solver: Any, sizes: Sequence[int], devices: int) -> None:
+    """A solver that sees some tasks in a step, for groups of these sizes on so many devices."""
+    if not hasattr(solver, "sampling"):
+        raise ValueError(
+            f"solve(devices=...) got {type(solver).__name__}, a solver of your own that sees some tasks in a step: on "
+            "several devices it needs a bilevel solver of bl.solvers with sampling=, or one that sees all tasks."
+        )
+    check_objects(solver)
+    solver.sampling.check(sizes)
+    drawing.check_devices(solver.sampling, sizes, devices)
 
 
 def check_replay(rule: Callable[[Any], optax.GradientTransformation]) -> None:

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from bilevel._core import pytrees
 from bilevel.problem.group import Group
+from bilevel.problem.on_devices import Placement, rows_of
 from bilevel.problem.per_task import InOrder, PerTask, is_of_tasks
 from bilevel.problem.problem import Problem
 from bilevel.problem.task_names import Names
 
 
-class Rows(NamedTuple):
-    """Which tasks."""
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["places", "numbers"], meta_fields=["on"])
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Which tasks: of a group that is spread over devices equally many of each, those of the first device first."""
 
     places: PerTask[jax.Array]  # in their groups
     numbers: jax.Array  # in the problem, group by group
+    on: tuple[Placement | None, ...]  # where each group is
 
     @classmethod
     def of(cls, problem: Problem, places: PerTask[jax.Array]) -> Rows:
         """The tasks at some places of every group."""
         numbers = [group.ids[index] for group, index in zip(problem.groups, places, strict=True)]
-        return cls(places, jnp.concatenate(numbers))
+        return cls(places, jnp.concatenate(numbers), tuple(group.on for group in problem.groups))
 
     def problem(self, whole: Problem) -> Problem:
         """These tasks, as a problem of their own; they draw what they draw among all."""
@@ -53,18 +58,25 @@ class Rows(NamedTuple):
 
     def _taken(self, node: Any) -> Any:
         if isinstance(node, PerTask):
-            return PerTask(tuple(pytrees.index(own, i) for own, i in zip(node, self.places, strict=True)))
-        return pytrees.index(node, self.numbers) if isinstance(node, InOrder) else node
+            return PerTask(tuple(_read(*own) for own in zip(node, self.places, self.on, strict=True)))
+        return _read(node, self.numbers, None) if isinstance(node, InOrder) else node
 
     def _put(self, old: Any, taken: Any, new: Any) -> Any:
         if isinstance(old, PerTask):
-            own = zip(old, taken, new, self.places, strict=True)
+            own = zip(old, taken, new, self.places, self.on, strict=True)
             return PerTask(tuple(_written(*rows) for rows in own))
-        return _written(old, taken, new, self.numbers) if isinstance(old, InOrder) else new
+        return _written(old, taken, new, self.numbers, None) if isinstance(old, InOrder) else new
 
 
-def _written(old: Any, taken: Any, new: Any, index: jax.Array) -> Any:
+def _read(rows: Any, index: jax.Array, on: Placement | None) -> Any:
+    take = lambda index, a: a[index]  # noqa: E731
+    return jax.tree.map(lambda a: rows_of(take, index, a.shape[0], on, a), rows)
+
+
+def _written(old: Any, taken: Any, new: Any, index: jax.Array, on: Placement | None) -> Any:
+    write = lambda index, a, c: a.at[index].set(c)  # noqa: E731
+
     def one(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
-        return a if c is b else a.at[index].set(c.astype(a.dtype))
+        return a if c is b else rows_of(write, index, a.shape[0], on, a, c.astype(a.dtype))
 
     return jax.tree.map(one, old, taken, new)

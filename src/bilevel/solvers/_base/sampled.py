@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 
 from bilevel._core import pytrees
-from bilevel.problem.blocks import block_size, in_blocks
-from bilevel.problem.group import Group, TaskView, UpperSample
-from bilevel.problem.per_task import InOrder, PerTask
+from bilevel.problem.group import Group, TaskView
+from bilevel.problem.on_devices import own_rows
+from bilevel.problem.per_task import Everywhere, InOrder, PerTask
 from bilevel.problem.problem import Problem
 from bilevel.sampling.all import All
-from bilevel.sampling.base import Draw
 from bilevel.sampling.losses import Owed
+from bilevel.solvers._base import drawing
+from bilevel.solvers._base.catching_up import caught_up, steps_at_a_visit
 from bilevel.solvers._base.last_point import LastStep
 from bilevel.solvers._base.rows import Rows
 from bilevel.solvers._base.state import Info, State
@@ -36,7 +37,8 @@ DRAWING = (
 class Sampled(NamedTuple):
     """What sampling carries."""
 
-    urns: PerTask[Any]
+    urns: Everywhere[Any]
+    parts: jax.Array  # the number of parts, one a device, that the urns are of
     counted: InOrder[jax.Array]  # how much each task counts in what x descends
     owed: Owed | None  # None where the weights do not move
     last: LastStep | None  # None where the solver does not look at it
@@ -49,9 +51,17 @@ class Seen(NamedTuple):
     share: jax.Array  # how often each is drawn in a step on average
 
 
+class Ahead(NamedTuple):
+    """What coming steps will draw."""
+
+    places: PerTask[jax.Array]  # of every group, one row a step
+    known: jax.Array  # how many of these steps are known
+    before_move: jax.Array  # how many steps there are before the next move of the weights
+
+
 def counts(solver: BilevelSolver, problem: Problem) -> tuple[int, ...]:
     """How many tasks a step sees of each group."""
-    return solver.sampling.counts([group.size for group in problem.groups])
+    return drawing.counts(solver.sampling, problem)
 
 
 def steps_between(solver: BilevelSolver, problem: Problem) -> int:
@@ -62,45 +72,56 @@ def steps_between(solver: BilevelSolver, problem: Problem) -> int:
 def start(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array) -> Sampled:
     """Full urns, and the table with every task's loss at the start: one look at all tasks."""
     counted = solver.weights_of_x(state)
-    filling = zip(problem.split(jnp.abs(counted)), counts(solver, problem), _keys(problem, key), strict=True)
-    urns = PerTask(tuple(solver.sampling.fill(*own) for own in filling))
+    urns = drawing.fill(solver.sampling, problem, counted, key)
+    parts = jnp.asarray(drawing.parts(problem), jnp.int32)
     last = LastStep.start(counted) if solver.compares_points else None
     if not solver.weighting.moves:
-        return Sampled(urns, InOrder(counted), None, last)
+        return Sampled(urns, parts, InOrder(counted), None, last)
 
-    def loss(task: TaskView, y: Any, sample: UpperSample) -> jax.Array:
-        return task.upper(state.x, y, sample.upper)
+    def loss(task: TaskView, y: Any, key: jax.Array) -> jax.Array:
+        return task.upper(state.x, y, task.draw_upper(key).upper)
 
     def of_group(group: Group, y: Any) -> jax.Array:
-        size = block_size(group.size, group.validation) if group.on is None else None
-        if size is None:
-            return group.each(loss, y, group.draw_upper(key))
-
-        def block(places: jax.Array) -> jax.Array:
-            few = group.chosen(places)
-            return few.each(loss, pytrees.index(y, places), few.draw_upper(key))
-
-        return in_blocks(block, group.size, size)
+        return group.each(loss, y, group.keys(key), block=group.block(group.validation))
 
     losses = problem.join(PerTask(tuple(of_group(*own) for own in zip(problem.groups, state.y, strict=True))))
-    return Sampled(urns, InOrder(counted), Owed.start(losses.astype(state.weights.dtype)), last)
+    return Sampled(urns, parts, InOrder(counted), Owed.start(losses.astype(state.weights.dtype)), last)
 
 
-def draw(solver: BilevelSolver, problem: Problem, state: State, urns: PerTask[Any], key: jax.Array) -> Seen:
+def moved(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array) -> State:
+    """A state that was kept on another number of devices, with the urns of these; `key` is that of the start."""
+    carried: Sampled = state.sampling
+    urns = drawing.fill(solver.sampling, problem, carried.counted.value, key)
+    parts = jnp.asarray(drawing.parts(problem), jnp.int32)
+    return state._replace(sampling=carried._replace(urns=urns, parts=parts))
+
+
+def draw(solver: BilevelSolver, problem: Problem, state: State, urns: Everywhere[Any], key: jax.Array) -> Seen:
     """The tasks of a step."""
     keys = [jax.random.fold_in(key, DRAWING - g) for g in range(len(problem.groups))]
-    groups = zip(urns, problem.groups, counts(solver, problem), keys, strict=True)
-    # Of the weights a draw looks at the shape and the dtype only.
-    draws: list[Draw] = [
-        solver.sampling.draw(urn, state.weights[: group.size], count, own) for urn, group, count, own in groups
-    ]
+    groups = zip(problem.groups, urns, counts(solver, problem), keys, strict=True)
+    draws = [drawing.draw(solver.sampling, group, urn, state.weights, count, own) for group, urn, count, own in groups]
     rows = Rows.of(problem, PerTask(tuple(own.places for own in draws)))
     return Seen(rows, jnp.concatenate([own.share for own in draws]))
 
 
-def tasks_of_step(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array) -> PerTask[jax.Array]:
-    """The places in their groups of the tasks that a step with this key draws."""
-    return draw(solver, problem, state, state.sampling.urns, key).rows.places
+def known_draws(solver: BilevelSolver, problem: Problem, state: State, keys: jax.Array) -> Ahead:
+    """What coming steps draw, with these keys; known are the steps up to the next but one move of the weights."""
+    carried: Sampled = state.sampling
+    between, owed = steps_between(solver, problem), carried.owed
+    keys = keys if owed is None else keys[: 2 * between]
+
+    def places(urns: Everywhere[Any]) -> PerTask[jax.Array]:
+        return jax.lax.map(lambda key: draw(solver, problem, state, urns, key).rows.places, keys)
+
+    now, count = places(carried.urns), jnp.asarray(len(keys))
+    if owed is None:
+        return Ahead(now, count, count)
+    later = places(refilled(solver, problem, carried.urns, carried.counted.value))
+    left = jnp.maximum(between - owed.steps, 1)
+    first = jnp.arange(len(keys)) < left
+    both = jax.tree.map(lambda a, b: jnp.where(first[:, None], a, b), now, later)
+    return Ahead(both, jnp.minimum(left + between, count), left)
 
 
 def few(seen: Seen, state: State) -> State:
@@ -116,15 +137,18 @@ def visit(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array)
     carried: Sampled = state.sampling
     seen = draw(solver, problem, state, carried.urns, key)
     small, last = few(seen, state), carried.last
-    start = small
-    if last is not None:
-        start = solver.with_last_point(small, last.of(*seen, carried.counted, state.step))
-        last = last.see(seen.rows, state.step)
+    start, tasks = small, seen.rows.problem(problem)
     # With weights that do not move, as they are moved by all that several steps have seen.
     own = solver.replace(weighting=Average())
+    more = steps_at_a_visit(solver, problem.size, tasks.size)
+    if more:
+        start = caught_up(own, tasks, small, key, more)
+    if last is not None:
+        start = solver.with_last_point(start, last.of(*seen, carried.counted, state.step))
+        last = last.see(seen.rows, state.step)
     if sum(counts(solver, problem)) == problem.size:  # nothing that is known of a task is of long ago
         own = own.replace(sampling=All())
-    after, info = own.step(seen.rows.problem(problem), start, key)
+    after, info = own.step(tasks, start, key)
     after, info = _slowed(solver, problem, state, after, info)
     rate, owed, rates = info.weights_rate, carried.owed, after.rates
     if owed is not None:
@@ -136,7 +160,7 @@ def visit(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array)
     whole = seen.rows.put(state._replace(**same), small._replace(**same), after._replace(rates=rates, **same))
     carried = carried._replace(owed=owed, last=last)
     whole = whole._replace(weights=state.weights, weighting=state.weighting, sampling=carried)
-    return whole, info._replace(weights_rate=rate, tasks=seen.rows.places)
+    return whole, info._replace(weights_rate=rate, seen=seen.rows.numbers, rows=seen.rows)
 
 
 def _slowed(solver: BilevelSolver, problem: Problem, state: State, after: State, info: Info) -> tuple[State, Info]:
@@ -170,15 +194,16 @@ def settle(solver: BilevelSolver, problem: Problem, state: State) -> State:
     before, last = state.sampling.counted, state.sampling.last
     state = state._replace(weights=weights, weighting=weighting)
     counted = solver.weights_of_x(state)
-    urns = refilled(solver, problem, state.sampling.urns, counted)
+    # By what tasks counted before this move: so the tasks of the steps up to the next move are known before they begin,
+    # and their rows can be read ahead. Any shares give unbiased estimates.
+    urns = refilled(solver, problem, state.sampling.urns, before.value)
     last = None if last is None else last.weigh(before, state.step)
-    return state._replace(sampling=Sampled(urns, InOrder(counted), owed.paid(), last))
+    return state._replace(sampling=Sampled(urns, state.sampling.parts, InOrder(counted), owed.paid(), last))
 
 
-def refilled(solver: BilevelSolver, problem: Problem, urns: PerTask[Any], counted: jax.Array) -> PerTask[Any]:
+def refilled(solver: BilevelSolver, problem: Problem, urns: Everywhere[Any], counted: jax.Array) -> Everywhere[Any]:
     """The urns of tasks that count so much."""
-    refilling = zip(urns, problem.split(jnp.abs(counted)), counts(solver, problem), strict=True)
-    return PerTask(tuple(solver.sampling.refill(*own) for own in refilling))
+    return drawing.refill(solver.sampling, problem, urns, counted)
 
 
 def step(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
@@ -199,19 +224,14 @@ def spread(values: Any, problem: Problem, seen: Seen) -> Any:
     So start curvatures: the few are measured, and the others find their own when they are visited.
     """
 
-    def group(own: Any, size: int) -> Any:
+    def group(own: Any, whole: Group) -> Any:
         one = lambda a: jnp.max(a, axis=0) if a.ndim == 1 else a[0]  # noqa: E731
-        return jax.tree.map(lambda a: jnp.broadcast_to(one(a), (size, *a.shape[1:])), own)
+        return own_rows(jax.tree.map(lambda a: jnp.broadcast_to(one(a), (whole.size, *a.shape[1:])), own), whole.on)
 
     def whole(node: Any) -> Any:
         if not isinstance(node, PerTask):
             return node
-        return PerTask(tuple(group(own, g.size) for own, g in zip(node, problem.groups, strict=True)))
+        return PerTask(tuple(group(own, g) for own, g in zip(node, problem.groups, strict=True)))
 
     filled = jax.tree.map(whole, values, is_leaf=lambda node: isinstance(node, PerTask))
     return seen.rows.put(filled, filled, values)
-
-
-def _keys(problem: Problem, key: jax.Array) -> list[jax.Array]:
-    """One for each group."""
-    return [jax.random.fold_in(key, g) for g in range(len(problem.groups))]

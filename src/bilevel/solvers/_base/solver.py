@@ -16,6 +16,7 @@ from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base import scaling
 from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.checks import check_distribution
 from bilevel.solvers._base.state import Info, State
 
 FIRST_MEASUREMENT = 10  # power iterations before the first step
@@ -47,6 +48,7 @@ class Solver(abc.ABC):
     # Where a run sees some tasks in a step only, a part of it costs as much as looking at all: the driver's loop takes
     # `visit`, and `settle` where it is due. Together they are `advance`.
     in_parts: ClassVar[bool] = False
+    sees_fresh_tasks: ClassVar[bool] = False  # whether a step sees new tasks of a distribution, and no others
 
     def advance(self, problem: Any, state: State, key: jax.Array) -> tuple[State, Info]:
         """What a run does in a step: `step`, or a step of some of the tasks."""
@@ -63,6 +65,14 @@ class Solver(abc.ABC):
     def settle(self, problem: Any, state: State) -> State:
         """The part of a step that is taken where it is due: the move of the weights."""
         return state
+
+    def moved(self, problem: Any, state: State, key: jax.Array) -> State:
+        """A state that was kept on other devices, for the problem as it is on these; `key` is that of the start."""
+        return state
+
+    def fitted(self, problem: Any, x: Any, y: PerTask[Any]) -> PerTask[Any]:
+        """y at which a run is evaluated: as it is, unless no step moves it, where it is fitted to x from there."""
+        return y
 
     def check(self, problem: Any) -> None:  # noqa: B027  (most options need no check)
         """Raises where an option makes no sense for a problem: names the option, its value, what it needs."""
@@ -129,6 +139,7 @@ class Solver(abc.ABC):
                 f"{type(self).__name__} solves a bl.{self.problem_type.__name__} and was given a "
                 f"{'bl.' * isinstance(problem, BaseProblem)}{type(problem).__name__}."
             )
+        check_distribution(self, problem)
 
     def replace(self, **options: Any) -> Self:
         """The same solver with other options."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.per_task import PerTask, is_of_tasks
+from bilevel.solvers._base.rows import Rows
 
 X = TypeVar("X")
 Y = TypeVar("Y")
@@ -45,13 +46,12 @@ class Info(NamedTuple):
     upper_rate: jax.Array
     lower_rate: jax.Array  # one per task
     weights_rate: jax.Array
-    tasks: PerTask[jax.Array] | None = None  # the places in their groups of the tasks that it saw; None = all
+    seen: jax.Array | None = None  # the numbers of the tasks that it saw, in the order of the losses; None = all
+    rows: Rows | None = None  # and where they are, for who looks at them right after the step
 
     def numbers(self, problem: BaseProblem) -> np.ndarray:
         """The numbers of the tasks that the step saw, in the order of its losses; not for use under `jit`."""
-        if self.tasks is None:
-            return np.arange(problem.size)
-        return np.concatenate([np.asarray(g.ids)[i] for g, i in zip(problem.groups, self.tasks, strict=True)])
+        return np.arange(problem.size) if self.seen is None else np.asarray(self.seen)
 
     @classmethod
     def of(cls, losses: jax.Array, direction_norm: Any = jnp.nan, **rates: Any) -> Info:

@@ -1,0 +1,243 @@
+"""All that a run has reached, with its arrays in parts: each process writes and reads those of its own devices.
+
+    state-000000012000-5f3a2b1c.orbax   the arrays, as Orbax writes them
+    state-000000012000.safetensors      counters, history, all that is small; process 0 writes it when all else is there
+
+So a state counts when its file is there, and the file says what the folder of the arrays must hold. That folder has a
+name of its own, as a state of the same step may be written again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bilevel._core.array_files import Content
+from bilevel._core.documents import Fields, is_text, is_whole
+from bilevel._run import devices, pieces, shared_folder, state_files
+from bilevel._run.pieces import Pieces, Target
+from bilevel._run.reached import Reached
+from bilevel._run.run import Run
+from bilevel._run.run_folder import ARRAYS, arrays_name
+from bilevel._run.state_files import Outline, Snapshot
+from bilevel.checkpoints import checksums
+from bilevel.checkpoints.base import Checksums, Writer
+from bilevel.checkpoints.orbax_parts import imported
+from bilevel.checkpoints.rows import Rows, Saved
+
+
+class States:
+    """Writes states of a run: in one file, where there is no writer of parts."""
+
+    def __init__(self, run: Run):
+        assert run.checkpoint is not None
+        self._run, self._folder = run, run.checkpoint.path
+        peers = run.peers
+        self._writer = run.checkpoint.files.writer(peers.processes, peers.rank)
+
+    def begin(self, reached: Reached) -> Callable[[], Snapshot]:
+        """Takes over what was reached, in all processes.
+
+        What is left to do is for a thread; it raises an OSError, or gives what process 0 is then to write.
+        """
+        if self._writer is None:
+            snapshot = state_files.take(self._run, reached)
+            return lambda: snapshot
+        return begin(self._run, reached, self._writer, self._folder)
+
+    def abandon(self) -> None:
+        """Waits no longer for other processes."""
+        if self._writer is not None:
+            self._writer.abandon()
+
+
+def begin(run: Run, reached: Reached, writer: Writer, folder: Path) -> Callable[[], Snapshot]:
+    """Takes over what was reached; see `States.begin`."""
+    place = folder / arrays_name(reached.step, _token(run, folder))
+    named = state_files.named_leaves(
+        pieces.in_pieces(run.layout, Outline(reached.carry, reached.best, reached.safe)._asdict())
+    )
+    large = {name: own for name, own in named.items() if all(map(_is_large, own.values))}
+    arrays, parts = {}, {}
+    for i, (name, own) in enumerate(large.items()):
+        plain = [state_files.plain_of(value) for value in own.values]
+        keys = [f"{i}.{k}" for k in range(len(plain))]
+        arrays |= zip(keys, plain, strict=True)
+        shape = [sum(len(value) for value in plain), *plain[0].shape[1:]]
+        saved = [list(each) for each in zip(keys, own.starts, strict=True)]
+        parts[name] = {"dtype": plain[0].dtype.name, "shape": shape, "pieces": saved}
+    document, columns = state_files.described(reached)
+    document |= {"leaves": {name: state_files.kind_of(own.values[0]) for name, own in named.items()}}
+    document |= {"arrays": place.name, "parts": parts}
+    small = {name: _small(own) for name, own in named.items() if name not in large}
+    end = writer.begin(place, arrays)
+    return lambda: Snapshot(reached.step, document | {"files": end()}, small | columns)
+
+
+def _token(run: Run, folder: Path) -> str:
+    """What process 0 chose; an OSError in all processes where it cannot write."""
+    chosen, said = 0, OSError("process 0 cannot write")
+    if run.peers.leads:
+        try:
+            shared_folder.mark(folder).unlink()
+            chosen = 1 + secrets.randbelow(2**31 - 1)
+        except OSError as error:
+            said = error
+    chosen = run.peers.decided(chosen)
+    if not chosen:
+        raise said
+    return f"{chosen:08x}"
+
+
+def _is_large(leaf: Any) -> bool:
+    """Whether Orbax is to write it, which takes no arrays without numbers."""
+    return isinstance(leaf, jax.Array) and math.prod(leaf.shape) > 0 and np.ndim(state_files.plain_of(leaf)) > 0
+
+
+def _small(own: Pieces) -> np.ndarray:
+    first = own.values[0]
+    if math.prod(np.shape(first)) > 0:
+        return np.asarray(jax.device_get(first))
+    # Of an array without numbers other processes may have the parts all the same.
+    shape = first.shape if len(own.values) == 1 else (sum(map(len, own.values)), *first.shape[1:])
+    return np.zeros(shape, first.dtype)
+
+
+# ------------------------------------------------------------------ reading
+
+
+class Part(NamedTuple):
+    """A leaf whose numbers are in the folder of arrays."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    saved: tuple[Saved, ...]
+
+    @classmethod
+    def of(cls, name: str, given: Any) -> Part:
+        """From JSON."""
+        fields = Fields(given, f"a state: {name}")
+        shape, saved = fields.items("shape"), fields.items("pieces")
+        fits = all(isinstance(own, list) and len(own) == 2 and is_text(own[0]) and is_whole(own[1]) for own in saved)
+        if not shape or not all(is_whole(size) and size > 0 for size in shape) or not saved or not fits:
+            raise fields.wrong("pieces", saved, "a shape and the arrays that have its rows")
+        return cls(jnp.dtype(fields.text("dtype")), tuple(shape), tuple(Saved(*own) for own in saved))
+
+
+class Plan(NamedTuple):
+    """What is to be read for a run, looked at before anything is."""
+
+    needed: Outline
+    kinds: dict[str, str]
+    parts: dict[str, Part]
+    place: Path
+    files: Checksums
+
+
+def is_in_parts(content: Content) -> bool:
+    """Whether the arrays of a state are elsewhere than in its file."""
+    return "parts" in content.document
+
+
+def plan(run: Run, content: Content, folder: Path) -> Plan:
+    """A ValueError names what does not fit the run."""
+    imported()
+    fields, needed = Fields(content.document, "a state"), state_files.outline(run)
+    parts = {name: Part.of(name, given) for name, given in fields.mapping("parts").items()}
+    wanted = state_files.named_leaves(needed._asdict())
+    kinds = state_files.kinds_in(content, wanted, set(content.arrays) | set(parts))
+    for name, part in parts.items():
+        own = jax.ShapeDtypeStruct(part.shape, part.dtype)
+        state_files.check_fit(
+            name, jax.eval_shape(lambda a, n=name: state_files.wrapped(n, a, kinds[n]), own), wanted[name]
+        )
+    place, files = fields.text("arrays"), fields.mapping("files")
+    if not ARRAYS.fullmatch(place):
+        raise fields.wrong("arrays", place, "the name of a folder of arrays")
+    return Plan(needed, kinds, parts, folder / place, {name: tuple(own) for name, own in files.items()})
+
+
+def restored(run: Run, content: Content, folder: Path) -> Reached | str:
+    """What was reached, on the devices of the run; in words what is damaged, in all processes, where something is."""
+    peers = run.peers
+    shared_folder.check(peers, folder)
+    found = plan(run, content, folder)
+    said, reached = "", None
+    for action in (_check, _read):  # the numbers are not worth reading before all have looked
+        try:
+            reached = action(run, content, found)
+        except (ValueError, OSError) as error:
+            said = str(error)
+        if peers.largest(bool(said)):
+            return said or "Another process found a damaged file."
+    assert reached is not None
+    if run.layout is not None:
+        carry, best, safe = run.layout.laid_out((reached.carry, reached.best.point, reached.safe))
+        reached = reached._replace(carry=carry, best=reached.best._replace(point=best), safe=safe)
+    safe = None if reached.safe is None else run.gone_on_with(reached.safe)
+    return reached._replace(carry=run.gone_on_with(reached.carry), safe=safe)
+
+
+def _check(run: Run, content: Content, found: Plan) -> None:
+    checksums.check(found.place, found.files, run.peers.processes, run.peers.rank)
+
+
+def _read(run: Run, content: Content, found: Plan) -> Reached:
+    tree, rows = found.needed._asdict(), Rows(found.place)
+    wanted = state_files.named_leaves(tree)
+    shaped = {name: _shaped(name, content, found, like) for name, like in wanted.items()}
+    outline = jax.tree.unflatten(jax.tree.structure(tree), shaped.values())
+    goals = state_files.named_leaves(pieces.targets(run.layout, outline))
+    read = []
+    for name, goal in goals.items():
+        if name in found.parts:
+            read.append(_large(name, found, rows, goal))
+        else:
+            leaf = state_files.read_leaf(name, content.arrays[name], found.kinds[name], wanted[name])
+            read.append(_placed(leaf, goal))
+    whole = jax.tree.unflatten(jax.tree.structure(tree), read)
+    return Reached(**pieces.on_devices(run.layout, whole), **state_files.the_rest(content, found.needed))
+
+
+def _shaped(name: str, content: Content, found: Plan, like: Any) -> Any:
+    """A leaf without values; its lengths are those that it has, where the run takes any."""
+    if state_files.ANY not in like.shape:
+        return like
+    own = found.parts[name] if name in found.parts else content.arrays[name]
+    return jax.ShapeDtypeStruct(own.shape, like.dtype)
+
+
+def _large(name: str, found: Plan, rows: Rows, goal: Pieces) -> Pieces:
+    part, kind = found.parts[name], found.kinds[name]
+    inner = part.shape[1:]
+
+    def piece(start: int, target: Target) -> jax.Array:
+        # Keys are numbers with one axis more.
+        shape = (target.shape[0] if target.shape else part.shape[0], *inner)
+        if target.sharding is None:
+            numbers: Any = jnp.asarray(rows.read(part.saved, tuple(slice(0, size) for size in shape)))
+        else:
+            numbers = rows.on_devices(part.saved, start, shape, target.sharding)
+        return state_files.wrapped(name, numbers, kind)
+
+    return Pieces(goal.starts, tuple(map(piece, goal.starts, goal.values)))
+
+
+def _placed(leaf: Any, goal: Pieces) -> Pieces:
+    """A small leaf, which every process has whole."""
+    if goal.values[0].sharding is None:
+        return Pieces((0,), (leaf,))
+    rows = [
+        leaf if len(goal.values) == 1 else leaf[start : start + target.shape[0]]
+        for start, target in zip(goal.starts, goal.values, strict=True)
+    ]
+    put = [devices._put(own, target.sharding) for own, target in zip(rows, goal.values, strict=True)]
+    return dataclasses.replace(goal, values=tuple(put))
