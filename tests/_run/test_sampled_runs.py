@@ -7,7 +7,7 @@ import pytest
 
 import bilevel as bl
 from bilevel._run import last_visit, state_files
-from bilevel._run.averaging import Variables, add, rested
+from bilevel._run.averaging import add, rested
 from bilevel._run.evaluation import FIXED, HEAVY, Part
 from bilevel._run.run import Run
 
@@ -52,8 +52,8 @@ def test_the_loop_and_the_average_are_those_of_steps_one_by_one(tasks):
         return jax.lax.scan(one, first, jnp.arange(STEPS))[0]
 
     state, (x, y, weights) = whole(run.start())
-    there = (last_visit.visited(problem, Variables(*point)).y for point in ((state.x, state.y, ()), (x, y, ())))
-    last_y, y = (own.groups[0] for own in there)
+    steps = jnp.full(2, last_visit.STEPS)
+    last_y, y = (own.y.groups[0] for own in last_visit.visited(problem, [(state.x, state.y), (x, y)], steps))
     np.testing.assert_allclose(result.x, state.x, rtol=1e-10)
     np.testing.assert_allclose(result.weights, state.weights, rtol=1e-8, atol=1e-12)
     np.testing.assert_allclose(result.y.stacked[0], last_y, rtol=1e-10, atol=1e-12)
@@ -96,10 +96,19 @@ def test_of_many_tasks_a_part_is_evaluated_and_the_result_has_all():
 
 @pytest.mark.parametrize("n", [50, 1200])  # in one go, and in blocks
 def test_at_the_end_every_y_fits_the_x_that_is_returned(n):
-    """g_i is quadratic in 2 numbers, y_i* = x; the random iterate is left as it was."""
-    result = bl.solve(problem_of(n), solver_of(4), X, steps=STEPS, every=20, progress=False)
+    """g_i is quadratic in 2 numbers, y_i* = x; the random iterate is left as it was. Losses are of what is returned."""
+    problem, distance = problem_of(n), lambda x, y, batch: jnp.mean(jnp.abs(y[None] - batch))
+    options = {"steps": STEPS, "every": 20, "progress": False, "metrics": {"distance": distance}}
+    result = bl.solve(problem, solver_of(4), X, **options)
     for iterate in (result.last, result.best, result.average):
         np.testing.assert_allclose(iterate.y.stacked[0], np.tile(iterate.x, (n, 1)), rtol=0, atol=1e-12)
+    for iterate in (result.last, result.best, result.average, result.random):
+        at = iterate.x, bl.PerTask(tuple(iterate.y.stacked))
+        np.testing.assert_allclose(iterate.losses, problem.losses(*at, "validation"), rtol=1e-12)
+        np.testing.assert_allclose(iterate.test_losses, problem.losses(*at, "test"), rtol=1e-12)
+        assert list(iterate.metrics) == ["validation distance", "test distance"]
+        np.testing.assert_allclose(iterate.metrics["test distance"], problem.losses(*at, "test", distance), rtol=1e-12)
+        assert iterate.selection_losses is None
     assert np.abs(np.asarray(result.random.y.stacked[0]) - np.asarray(result.random.x)).max() > 0.1
 
 

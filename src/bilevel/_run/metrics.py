@@ -51,9 +51,13 @@ def check(metrics: Metrics, problem: BaseProblem, x: Any, y: PerTask[Any]) -> No
 
 def measure(metrics: Metrics, problem: BaseProblem, x: Any, y: PerTask[Any]) -> dict[str, jax.Array]:
     """Every metric on all the data of each role, one number a task: "validation accuracy", "test accuracy"."""
+    return {f"{role} {name}": problem.losses(x, y, role, f) for name, f in metrics for role in roles_of(problem)}
+
+
+def roles_of(problem: BaseProblem) -> list[str]:
+    """The rows that a problem is evaluated on."""
     there = {"validation": True, "selection": problem.has_selection, "test": problem.has_test}
-    roles = [role for role in ROLES if there[role]]
-    return {f"{role} {name}": problem.losses(x, y, role, f) for name, f in metrics for role in roles}
+    return [role for role in ROLES if there[role]]
 
 
 def in_order(metrics: Metrics, measured: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ import numpy as np
 
 from bilevel._run.devices import fetched
 from bilevel.problem.base import BaseProblem
+from bilevel.problem.blocks import places_of_blocks
 from bilevel.problem.group import Group
 from bilevel.problem.loaded import Loaded
 from bilevel.problem.mapped import Mapped, Pages
@@ -78,6 +79,13 @@ class ReadAhead:
             threading.Thread(target=self._hint, args=(places, self._stop), daemon=True).start()
         return min(int(ahead.before_move), LOADED) if any(self._loaded) else None
 
+    def all_tasks(self, blocks: Sequence[int | None]) -> None:
+        """Reads for a look at all tasks, of each group so many at a time on every device."""
+        self._stop.set()
+        for loaded, size in zip(self._loaded, blocks, strict=True):
+            if loaded is not None and size is not None:
+                loaded.plan_all(size)
+
     def close(self) -> None:
         """Nothing more is read."""
         self._stop.set()
@@ -116,6 +124,12 @@ class _LoadedGroup(NamedTuple):
         numbers = self.numbers[np.asarray(places)].reshape(len(places), self.parts, -1)
         for i, window in self.windows.items():
             window.plan(list(numbers[:, i]))
+
+    def plan_all(self, size: int) -> None:
+        """Of a look at all tasks, so many at a time on every device."""
+        for i, window in self.windows.items():
+            mine = self.numbers.reshape(self.parts, -1)[i]
+            window.plan(list(mine[places_of_blocks(len(mine), size)]))
 
 
 @jax.jit

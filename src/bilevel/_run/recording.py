@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bilevel._run import last_visit
@@ -57,7 +58,7 @@ def as_dict(run: Run, reached: Reached) -> dict[str, Any]:
 
 def result(run: Run, reached: Reached) -> Result:
     """What a run returns."""
-    problem, carry = run.problem, reached.carry
+    problem = run.problem
 
     def iterate(evaluated: Evaluated) -> Iterate:
         (x, y, weights), validation, selection, test, metrics = run.whole(evaluated)
@@ -71,26 +72,14 @@ def result(run: Run, reached: Reached) -> Result:
             metrics=in_order(run.metrics, metrics),
         )
 
-    def at(point: Variables) -> Evaluated:
-        point = point._replace(y=_fitted(run, point.x, point.y))
-        return Evaluated(point, *_fetched(run, evaluate(run.placed, point.x, point.y, run.metrics)))
-
-    is_left = last_visit.is_needed(run.solver, problem)
-
-    def fitted(point: Variables) -> Evaluated:
-        return at(last_visit.visited(run.placed, point) if is_left else point)
-
-    def of_all(evaluated: Evaluated) -> Evaluated:
-        again = is_left or run.part is not None or run.solver.sees_fresh_tasks
-        return fitted(evaluated.point) if again else evaluated
-
+    found = (_visited if last_visit.is_needed(run.solver, problem) else _evaluated_again)(run, reached)
     return Result(
         problem=problem,
         solver=run.solver,
-        last=iterate(of_all(_evaluated(carry, reached.rows[-1]))),
-        best=iterate(of_all(reached.best)),
-        random=iterate(at(carry.random)),
-        average=iterate(fitted(average_of(carry.average, carry.state))),
+        last=iterate(found["last"]),
+        best=iterate(found["best"]),
+        random=iterate(found["random"]),
+        average=iterate(found["average"]),
         history=_history(run, reached.rows),
         status=reached.status,
         message=reached.message,
@@ -101,6 +90,34 @@ def result(run: Run, reached: Reached) -> Result:
         divergences=reached.divergences,
         best_by=run.best_by,
     )
+
+
+def _visited(run: Run, reached: Reached) -> dict[str, Evaluated]:
+    """The iterates of a run whose steps see some of the tasks, with all tasks visited once more."""
+    carry = reached.carry
+    points = {"last": Variables.of(carry.state), "best": reached.best.point}
+    points |= {"average": average_of(carry.average, carry.state), "random": carry.random}
+    steps = jnp.array([0 if name == "random" else last_visit.STEPS for name in points])
+    if run.read_ahead is not None:
+        run.read_ahead.all_tasks([last_visit.block_of(group) for group in run.placed.groups])
+    found = last_visit.visited(run.placed, [(p.x, p.y) for p in points.values()], steps, run.metrics)
+    losses = _fetched(run, [visit.losses for visit in found])
+    ends = zip(points.items(), found, losses, strict=True)
+    return {name: Evaluated(point._replace(y=visit.y), *own) for (name, point), visit, own in ends}
+
+
+def _evaluated_again(run: Run, reached: Reached) -> dict[str, Evaluated]:
+    """The iterates of any other run; those of its evaluations, where these were of other tasks than all."""
+    carry = reached.carry
+
+    def at(point: Variables) -> Evaluated:
+        point = point._replace(y=_fitted(run, point.x, point.y))
+        return Evaluated(point, *_fetched(run, evaluate(run.placed, point.x, point.y, run.metrics)))
+
+    ends = {"last": _evaluated(carry, reached.rows[-1]), "best": reached.best}
+    if run.part is not None or run.solver.sees_fresh_tasks:
+        ends = {name: at(evaluated.point) for name, evaluated in ends.items()}
+    return ends | {"average": at(average_of(carry.average, carry.state)), "random": at(carry.random)}
 
 
 def _row(run: Run, carry: Carry, step: int, seconds: float, since: int = 0) -> Row:

@@ -32,7 +32,7 @@ class Place(NamedTuple):
     scale: jax.Array  # of the next step
 
 
-def fitted(task: TaskView, x: Any, y: Any, steps: int) -> Any:
+def fitted(task: TaskView, x: Any, y: Any, steps: int | jax.Array) -> Any:
     """y after some steps with x as it is; g_i(x, y) on all rows is not larger than before."""
     value_and_slope = jax.value_and_grad(lambda y: task.lower(x, y, None))
 

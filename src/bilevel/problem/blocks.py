@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 AT_ONCE = 1024  # tasks; not more than these are one block
 BLOCK_BYTES, SMALLEST, LARGEST = 2**26, 16, 4096  # of data, and in tasks
@@ -36,7 +37,15 @@ def in_blocks(function: Callable[[jax.Array], Any], tasks: int, size: int) -> An
     >>> in_blocks(lambda places: 2 * places, 5, 2).tolist()
     [0, 2, 4, 6, 8]
     """
-    count = -(-tasks // size)
-    places = jnp.minimum(jnp.arange(count * size, dtype=jnp.int32), tasks - 1).reshape(count, size)
-    found = jax.lax.map(function, places)
+    found = jax.lax.map(function, jnp.asarray(places_of_blocks(tasks, size)))
     return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:tasks], found)
+
+
+def places_of_blocks(tasks: int, size: int) -> np.ndarray:
+    """The tasks of every block; the last one is filled up with the last task.
+
+    >>> places_of_blocks(5, 2).tolist()
+    [[0, 1], [2, 3], [4, 4]]
+    """
+    count = -(-tasks // size)
+    return np.minimum(np.arange(count * size, dtype=np.int32), tasks - 1).reshape(count, size)

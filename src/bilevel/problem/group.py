@@ -82,18 +82,21 @@ class Group:
         """
 
         def one(train: Source, validation: Source, *arguments: Any) -> Any:
-            task = TaskView(
-                upper=lambda x, y, sample: validation.loss_on(sample, lambda batch: self.upper(x, y, batch)),
-                lower=lambda x, y, sample: train.loss_on(sample, lambda batch: self.lower(x, y, batch)),
-                train=train,
-                validation=validation,
-                lower_batch=self.lower_batch,
-                upper_batch=self.upper_batch,
-            )
-            return function(task, *arguments)
+            return function(self.view(train, validation), *arguments)
 
         axes = (self.train.axes, self.validation.axes, *(0 for _ in arguments))
         return each_task(one, axes, self.size, self.on, block)(self.train, self.validation, *arguments)
+
+    def view(self, train: Source, validation: Source) -> TaskView:
+        """The task that has these rows."""
+        return TaskView(
+            upper=lambda x, y, sample: validation.loss_on(sample, lambda batch: self.upper(x, y, batch)),
+            lower=lambda x, y, sample: train.loss_on(sample, lambda batch: self.lower(x, y, batch)),
+            train=train,
+            validation=validation,
+            lower_batch=self.lower_batch,
+            upper_batch=self.upper_batch,
+        )
 
     def chosen(self, index: jax.Array) -> Group:
         """Only the tasks at these places of the group, which may be traced; without starts and held-out rows.

@@ -25,7 +25,7 @@ from bilevel.rates.scaled import Scaled
 from bilevel.rules.base import Rule, reduction, update
 from bilevel.sampling.base import Sampling
 from bilevel.solvers._base import fresh, sampled
-from bilevel.solvers._base.checks import check_options
+from bilevel.solvers._base.checks import check_objects, check_options
 from bilevel.solvers._base.last_point import LastPoint
 from bilevel.solvers._base.moves import LowerRates, MovedLower, MovedWeights, MovedX
 from bilevel.solvers._base.solver import Solver
@@ -70,6 +70,11 @@ class BilevelSolver(Solver):
     def rule_of_x(self) -> Rule:
         """The rule that was given, or that of the rates."""
         return self.upper_rule or self.rates.upper_rule or optax.sgd
+
+    def check_kind(self, problem: Any) -> None:
+        """With options that are what they must be: which tasks it sees is told by one of them."""
+        check_objects(self)
+        super().check_kind(problem)
 
     def check(self, problem: Problem) -> None:
         """Raises where an option makes no sense."""

@@ -54,7 +54,6 @@ def check_objects(solver: Any) -> None:
 def check_options(solver: BilevelSolver, problem: Problem) -> None:
     """Raises where an option of a bilevel solver makes no sense."""
     name = type(solver).__name__
-    check_objects(solver)
     solver.rates.check(name, solver.needs)
     for level in ("upper", "lower"):
         values.rate(f"{level}_lr", getattr(solver, f"{level}_lr"), of=name)
