@@ -122,6 +122,15 @@ def sums():
     return {"steps": found[False], "call": found[True]}
 
 
+def programs():
+    """How many programs of steps a run of many calls has compiled, stopped and gone on with."""
+    loop.steps.clear_cache()
+    with tempfile.TemporaryDirectory() as folder:
+        made(SOLVER, 2, checkpoint=folder, callback=interrupted)
+        made(SOLVER, 2, checkpoint=folder, resume=True)
+    return loop.steps._cache_size()
+
+
 def in_parts():
     """x cut along its rows, and along its columns: how far from one device, and what a device holds."""
     mesh = jax.make_mesh((2,), ("tasks",), axis_types=(AxisType.Auto,))
@@ -157,6 +166,6 @@ def in_other_parts():
 
 
 if __name__ == "__main__":
-    checks = (solvers, kept, kept_by_orbax, diverged, sums, in_parts, in_other_parts)
+    checks = (solvers, kept, kept_by_orbax, diverged, sums, programs, in_parts, in_other_parts)
     wanted = [check for check in checks if check.__name__ in sys.argv] or checks
     print(json.dumps({check.__name__: check() for check in wanted}))

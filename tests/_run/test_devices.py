@@ -30,7 +30,7 @@ def on_two_devices(*checks):
 @pytest.fixture(scope="module")
 def two():
     """What two devices do, in one process."""
-    return on_two_devices("solvers", "kept", "kept_by_orbax", "diverged", "sums")
+    return on_two_devices("solvers", "kept", "kept_by_orbax", "diverged", "sums", "programs")
 
 
 def test_two_devices_differ_from_one_by_rounding(two):
@@ -40,6 +40,10 @@ def test_two_devices_differ_from_one_by_rounding(two):
 def test_a_step_sends_one_sum(two):
     assert two["sums"]["steps"] == ["all-reduce"]
     assert len(two["sums"]["call"]) <= 2
+
+
+def test_steps_are_compiled_once(two):
+    assert two["programs"] == 1
 
 
 def test_a_run_begun_on_one_number_of_devices_goes_on_with_another(two):

@@ -38,8 +38,10 @@ def add_row(run: Run, reached: Reached) -> Reached:
     row = _row(run, carry, reached.step, reached.seconds, since=reached.rows[-1].step)
     # Where a lower loss is not a better iterate, the best is the last.
     better = not run.problem.comparable_losses or score(run, row) < score(run, best)
+    watch = Watch.start(carry.state.weights)
     return reached._replace(
-        carry=carry._replace(watch=Watch.start(carry.state.weights)),
+        # Where the old one was: the steps would be compiled once more for another place.
+        carry=carry._replace(watch=watch if run.layout is None else run.layout.laid_out(watch)),
         rows=(*reached.rows, row),
         best=_evaluated(carry, row) if better else best,
         since_best=0 if better else reached.since_best + 1,
