@@ -4,9 +4,11 @@
     python benchmarks/task_sampling.py gap               n = 200: tail gap at equal task evaluations, 10 seeds
     python benchmarks/task_sampling.py sinusoids         10,000 sinusoids against full participation at equal time
     python benchmarks/task_sampling.py letter            all 325 pairs of Letter, 16 in a step
+    python benchmarks/task_sampling.py few               160,000 tasks, each visited six times, step by step
+    python benchmarks/task_sampling.py many              16,000 tasks, visited 6 to 400 times: min-max against min-avg
 
-`time` makes every run in a process of its own, so that its peak memory is its own. It and `sinusoids` write their
-tables into docs/scaling.md.
+`time` makes every run in a process of its own, so that its peak memory is its own. All write their tables into
+docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ import resource
 import subprocess
 import sys
 import time
+import warnings
+from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +28,7 @@ import numpy as np
 from page import put
 
 import bilevel as bl
+from bilevel._run import last_visit
 from bilevel.solvers._base import catching_up
 
 DRAWN = 64
@@ -64,15 +70,13 @@ def fitted(result: bl.Result) -> tuple[np.ndarray, np.ndarray | None]:
 
     So runs that see all tasks in every step are judged as those that draw them are.
     """
-    from bilevel._run import last_visit
-    from bilevel._run.averaging import Variables
-
     problem, iterate = result.problem, result.average
-    y = bl.PerTask(tuple(iterate.y.stacked))
-    if not last_visit.is_needed(result.solver, problem):
-        y = last_visit.visited(problem, Variables(iterate.x, y, iterate.weights)).y
-    test = problem.test_losses(iterate.x, y)
-    return np.asarray(problem.validation_losses(iterate.x, y)), None if test is None else np.asarray(test)
+    if last_visit.is_needed(result.solver, problem):
+        return iterate.losses, iterate.test_losses
+    at = iterate.x, bl.PerTask(tuple(iterate.y.stacked))
+    (found,) = last_visit.visited(problem, [at], jnp.array([last_visit.STEPS]))
+    losses = jax.device_get(found.losses)
+    return losses.validation, losses.test
 
 
 def timed(n: int, rates: str, lower_steps: int, steps: int) -> None:
@@ -145,6 +149,7 @@ def many_points(n: int = 200, rows: int = 32, noise: float = 0.5) -> tuple[bl.Pr
     return bl.Problem(upper, lower, tasks, lower_batch=4, upper_batch=4), points
 
 
+ALPHAS, GAMMAS = (0.003, 0.01, 0.03, 0.1, 0.3), (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)  # one grid for all
 SEEN = 300  # places of a run at which x is looked at
 
 
@@ -174,11 +179,11 @@ def gaps(evaluations: int = 60_000, seeds: int = 10) -> None:
         worst = (((x[:, :, None] - points) ** 2).sum(axis=-1) / 2).max(axis=-1)
         return (worst - 2.5).mean(axis=1)
 
-    full = None
+    full, lines = None, ["| in a step | steps | alpha | gamma | gap | ratio |", "|---|---|---|---|---|---|"]
     for sampling in (bl.sampling.All(), bl.sampling.Mixture(10), bl.sampling.Uniform(10)):
         steps = evaluations // sampling.counts([problem.size])[0]
         found = {}
-        for alpha, gamma in itertools.product((0.003, 0.01, 0.03, 0.1, 0.3), (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)):
+        for alpha, gamma in itertools.product(ALPHAS, GAMMAS):
             ascent, tracked = bl.weightings.SimplexAscent(gamma), bl.hypergradients.Tracked(0.5)
             solver = bl.MORBiT(alpha, 0.5, tracked, ascent, sampling=sampling)
             found[alpha, gamma] = gap(solver, steps, 1000 + jnp.arange(4)).mean(), solver
@@ -186,7 +191,9 @@ def gaps(evaluations: int = 60_000, seeds: int = 10) -> None:
         final = gap(found[best][1], steps, jnp.arange(seeds))
         full = final.mean() if full is None else full
         spread = final.std(ddof=1) / np.sqrt(seeds)
-        print(f"{sampling!s:<32} rates {best}  gap {final.mean():.4f} +- {spread:.4f}  ratio {final.mean() / full:.2f}")
+        cells = f"{best[0]:g} | {best[1]:g} | {final.mean():.4f} ± {spread:.4f} | {final.mean() / full:.2f}"
+        lines.append(f"| `{sampling}` | {steps:,} | {cells} |")
+    put("gap", "\n".join(lines))
 
 
 # ------------------------------------------------------------------ the solution, on data
@@ -219,19 +226,90 @@ def sinusoids(n: int = 10_000, steps: int = 4000, seeds: int = 3) -> None:
     put("sinusoids", "\n".join(lines))
 
 
-def letter(steps: int = 1000, drawn: int = 16) -> None:
-    """All pairs of letters: the worst validation loss at equal task evaluations."""
+def letter(steps: int = 1000, drawn: int = 16, seeds: int = 3) -> None:
+    """All pairs of letters: the worst validation loss at equal task evaluations.
+
+    Rates of x and of the weights are chosen for each by whole runs with another seed, on one grid; the rate of the
+    weights of the run that draws is that of the grid times the share that it draws.
+    """
     ready = bl.problems.hyperparameters(bl.datasets.letter_pairs(325, rows=1468))
     n = ready.problem.size
-    solver = bl.MORBiT(1e-2, 1e-1, bl.hypergradients.Tracked(1e-1), bl.weightings.SimplexAscent(1e-3))
-    ascent = bl.weightings.SimplexAscent(1e-3 * drawn / n)
-    few = solver.replace(sampling=bl.sampling.Mixture(drawn), weighting=ascent)
-    whole = bl.solve(ready.problem, solver, ready.x, steps=steps, progress=False)
-    sampled = bl.solve(ready.problem, few, ready.x, steps=steps * n // drawn, progress=False)
-    base = fitted(whole)[0].max()
-    for name, result in (("all 325", whole), ("16 of 325", sampled)):
-        worst = fitted(result)[0].max()
-        print(f"{name:<10}{result.steps:>8} steps   worst {worst:.4f}   ratio {worst / base:.3f}")
+    lines = ["| in a step | steps | alpha | gamma | worst, by seed | mean | ratio |", "|---" * 7 + "|"]
+    base = None
+    for name, sampling, share in (
+        ("all 325", bl.sampling.All(), 1),
+        ("16 of 325", bl.sampling.Mixture(drawn), drawn / n),
+    ):
+
+        def worst(alpha: float, gamma: float, seed: int, sampling: Any = sampling, share: float = share) -> float:
+            ascent = bl.weightings.SimplexAscent(gamma * share)
+            solver = bl.MORBiT(alpha, 0.1, bl.hypergradients.Tracked(0.1), ascent, sampling=sampling)
+            result = bl.solve(ready.problem, solver, ready.x, steps=round(steps / share), seed=seed, progress=False)
+            return float(fitted(result)[0].max()) if result.status == "finished" else np.inf
+
+        with warnings.catch_warnings(action="ignore"):  # of what diverges
+            tried = {
+                rates: worst(*rates, seed=1000) for rates in itertools.product((0.01, 0.1, 1.0), (1e-3, 1e-2, 0.1))
+            }
+        best = min(tried, key=tried.__getitem__)
+        found = [worst(*best, seed=seed) for seed in range(seeds)]
+        base = np.mean(found) if base is None else base
+        cells = f"{round(steps / share):,} | {best[0]:g} | {best[1]:g}{' x 16 / 325' * (share < 1)}"
+        cells += f" | {', '.join(f'{loss:.3f}' for loss in found)} | {np.mean(found):.3f} | {np.mean(found) / base:.2f}"
+        lines.append(f"| {name} | {cells} |")
+        print(lines[-1], tried, flush=True)
+    put("letter", "\n".join(lines))
+
+
+# ------------------------------------------------------------------ how often a task must be visited
+
+
+def few_visits(n: int = 160_000, drawn: int = 16, visits: int = 6, seeds: int = 3) -> None:
+    """What becomes of tasks that are visited a few times: with one lower step a visit, with what `solve` does, fitted.
+
+    Losses of the last iterate over all tasks, with y as the visits left it and with y fitted at the end.
+    """
+    problem, x, y = regressions(n)
+    steps, found = visits * n // drawn, {}
+    sampling = bl.sampling.Mixture(drawn)
+    runs = [("one lower step", bl.MORBiT(), 0), ("four", bl.MORBiT(), None), ("four, `Tandem`", bl.Tandem(), None)]
+    for (name, solver, more), seed in itertools.product(runs, range(seeds)):
+        seen: list[dict] = []
+        with mock.patch.object(catching_up, "STEPS", catching_up.STEPS if more is None else more):
+            jax.clear_caches()  # what is compiled does not know of it
+            options = {"callback": seen.append, "every": steps, "progress": False, "seed": seed}
+            result = bl.solve(problem, solver.replace(sampling=sampling), x, y, steps=steps, **options)
+        left = problem.losses(result.x, bl.PerTask(tuple(seen[-1]["y"].stacked)), "validation")
+        for how, losses in (("as visits left it", left), ("fitted", result.losses)):
+            size = float(jnp.linalg.norm(result.x))
+            found.setdefault((name, how), []).append([losses.max(), np.quantile(losses, 0.999), losses.mean(), size])
+            print(name, how, seed, *found[name, how][-1], flush=True)
+    first = problem.losses(x, problem.starting_y(y, jax.random.key(0)), "validation")
+    lines = ["| lower steps a visit | y | worst | 99.9 % | mean | norm of x |", "|---" * 6 + "|"]
+    start = [first.max(), np.quantile(first, 0.999), first.mean(), float(jnp.linalg.norm(x))]
+    lines.append(f"| at the start | | {' | '.join(f'{value:.3g}' for value in start)} |")
+    for (name, how), rows in found.items():
+        means, spread = np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1)
+        cells = [f"{mean:.3g} ± {own:.2g}" for mean, own in zip(means, spread, strict=True)]
+        lines.append(f"| {name} | {how} | {' | '.join(cells)} |")
+    put("few visits", "\n".join(lines))
+
+
+def many_visits(n: int = 16_000, seeds: int = 3) -> None:
+    """The worst loss, and the mean, against how often a task was visited: min-max and min-avg."""
+    problem, x, y = regressions(n)
+    lines = ["| visits | steps | worst, min-max | worst, min-avg | mean, min-max | mean, min-avg |", "|---" * 6 + "|"]
+    for visits in (6, 25, 100, 400):
+        steps, cells = visits * n // DRAWN, {}
+        for weighting in (bl.weightings.SimplexAscent(), bl.weightings.Average()):
+            solver = bl.Tandem(sampling=bl.sampling.Mixture(DRAWN), weighting=weighting)
+            runs = [bl.solve(problem, solver, x, y, steps=steps, seed=s, progress=False) for s in range(seeds)]
+            for what in (np.max, np.mean):
+                own = [what(run.average.losses) for run in runs]
+                cells.setdefault(what, []).append(f"{np.mean(own):.3g} ± {np.std(own, ddof=1):.2g}")
+        lines.append(f"| {visits} | {steps:,} | {' | '.join([*cells[np.max], *cells[np.mean]])} |")
+        print(lines[-1], flush=True)
+    put("many visits", "\n".join(lines))
 
 
 if __name__ == "__main__":
@@ -241,4 +319,4 @@ if __name__ == "__main__":
     elif what == "time":
         time_steps([int(n) for n in rest] or [100_000, 1_000_000])
     else:
-        {"gap": gaps, "sinusoids": sinusoids, "letter": letter}[what]()
+        {"gap": gaps, "sinusoids": sinusoids, "letter": letter, "few": few_visits, "many": many_visits}[what]()

@@ -298,6 +298,14 @@ def sums():
 # ------------------------------------------------------------------ on two processes
 
 
+def loaded():
+    """Tasks that a loader reads, one left over on two devices."""
+    draw = np.random.default_rng(1)
+    rows = lambda count: (draw.normal(size=(count, 6)), draw.normal(size=count))  # noqa: E731
+    tasks = [{"train": rows(9), "validation": rows(12), "test": rows(7)} for _ in range(11)]
+    return bl.Problem(upper, lower, bl.Task.load(tasks), lower_batch=4, upper_batch=4)
+
+
 def processes():
     """Runs of two processes, to be compared with those of two devices of one; x whole, and in parts."""
     mesh = jax.make_mesh((2,), ("tasks",), axis_types=(AxisType.Auto,))
@@ -306,6 +314,7 @@ def processes():
     runs = {"some": made(solver, None if jax.process_count() > 1 else 2, FEW)}
     x = jax.device_put(X, NamedSharding(mesh, Spec("tasks")))
     runs |= {"in parts": made(adam, mesh, x=x), "some, in parts": made(adam, mesh, FEW, x=x)}
+    runs["loaded"] = made(solver, mesh, FEW, problem=loaded())
     with tempfile.TemporaryDirectory() as folder:
         folder = os.environ.get("KEPT", folder)  # one that both processes see
         made(solver, mesh, FEW, checkpoint=folder, callback=interrupted)

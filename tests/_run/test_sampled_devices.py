@@ -116,7 +116,7 @@ def test_two_processes_are_two_devices(tmp_path):
     assert first == second
     there = printed(started(2, "processes"))["processes"]
     assert first.pop("resumed with the same bits")
-    assert set(first) == {"some", "in parts", "some, in parts"}
+    assert set(first) == {"some", "in parts", "some, in parts", "loaded"}
     for name, leaves in first.items():
         for own, other in zip(leaves, there[name], strict=True):
             np.testing.assert_allclose(own, other, rtol=0, atol=1e-12)

@@ -101,12 +101,12 @@ class Layout:
         """What belongs to tasks cut and on its devices, all else on all of them."""
 
         def node(value: Any) -> Any:
-            if not _is_in_groups(value):
-                return self._put(value, self._spec_of(value))
+            if not is_in_groups(value):
+                return self._put(value, self.spec_of(value))
             cut = [(own, part) for own, parts in zip(value, self.stretches, strict=True) for part in parts]
-            return type(value)(tuple(self._put(_rows(own, part), _spec_of(part, value)) for own, part in cut))
+            return type(value)(tuple(self._put(_rows(own, part), spec_of_rows(part, value)) for own, part in cut))
 
-        return jax.tree.map(node, tree, is_leaf=_is_in_groups)
+        return jax.tree.map(node, tree, is_leaf=is_in_groups)
 
     def constrained(self, tree: Any) -> Any:
         """The same in its place, under `jit`: what the compiler is told of the values between two steps."""
@@ -115,13 +115,13 @@ class Layout:
             return jax.lax.with_sharding_constraint(value, NamedSharding(self.mesh, spec))
 
         def node(value: Any) -> Any:
-            if not _is_in_groups(value):
-                return told(value, self._spec_of(value))
-            parts = [_spec_of(part, value) for parts in self.stretches for part in parts]
+            if not is_in_groups(value):
+                return told(value, self.spec_of(value))
+            parts = [spec_of_rows(part, value) for parts in self.stretches for part in parts]
             own = zip(value, parts, strict=True)
             return type(value)(tuple(jax.tree.map(lambda a, p=part: told(a, p), rows) for rows, part in own))
 
-        return jax.tree.map(node, tree, is_leaf=_is_in_groups)
+        return jax.tree.map(node, tree, is_leaf=is_in_groups)
 
     def with_whole_x(self, state: Any) -> Any:
         """A state whose x is on every device, under `jit`: what a step begins with."""
@@ -140,13 +140,13 @@ class Layout:
         """What is on the devices as it would be on one, in every process: `spread` undone."""
 
         def node(value: Any) -> Any:
-            if not _is_in_groups(value):
+            if not is_in_groups(value):
                 return value
             own = iter(value)
             groups = [[next(own) for _ in parts] for parts in self.stretches]
             return type(value)(tuple(jax.tree.map(lambda *rows: jnp.concatenate(rows), *group) for group in groups))
 
-        return jax.tree.map(node, fetched(tree), is_leaf=_is_in_groups)
+        return jax.tree.map(node, fetched(tree), is_leaf=is_in_groups)
 
     # ------------------------------------------------------------------ one thing at a time
 
@@ -159,12 +159,12 @@ class Layout:
         ids = self._put(group.ids[start:stop], Spec())
         return dataclasses.replace(group, **own, ids=ids, y=None, on=Placement(self.mesh, spread))
 
-    def _spec_of(self, shared: Any) -> Spec:
+    def spec_of(self, shared: Any) -> Spec:
         """Of an array that belongs to no task: by its shape, as any place is right."""
         return dict(self.cuts).get(np.shape(shared), Spec())
 
     def _put(self, tree: Any, spec: Spec) -> Any:
-        return jax.tree.map(lambda leaf: _put(leaf, NamedSharding(self.mesh, spec)), tree)
+        return jax.tree.map(lambda leaf: placed(leaf, NamedSharding(self.mesh, spec)), tree)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -190,11 +190,12 @@ def _local(leaf: jax.Array) -> jax.Array:
     return jnp.asarray(array.item()) if leaf.weak_type and not array.ndim else jnp.asarray(array)
 
 
-def _put(leaf: Any, sharding: NamedSharding) -> Any:
+def placed(leaf: Any, sharding: NamedSharding) -> Any:
+    """A leaf that every process has whole, on the devices of all."""
     if not isinstance(leaf, (jax.Array, np.ndarray)):  # a Python number
         return leaf
     if isinstance(leaf, jax.Array) and _is_key(leaf):
-        return jax.random.wrap_key_data(_put(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf))
+        return jax.random.wrap_key_data(placed(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf))
     if sharding.is_fully_addressable:
         return jax.device_put(leaf, sharding)
     host = np.asarray(leaf)
@@ -205,11 +206,13 @@ def _rows(tree: Any, part: Stretch) -> Any:
     return jax.tree.map(lambda a: a[part.start : part.stop], tree)
 
 
-def _spec_of(part: Stretch, rows: PerTask[Any] | Everywhere[Any]) -> Spec:
+def spec_of_rows(part: Stretch, rows: PerTask[Any] | Everywhere[Any]) -> Spec:
+    """How the rows of a stretch of tasks are laid out."""
     return Spec(AXIS) if part.spread and isinstance(rows, PerTask) else Spec()
 
 
-def _is_in_groups(node: Any) -> bool:
+def is_in_groups(node: Any) -> bool:
+    """Whether a node of a pytree has rows of tasks, group by group."""
     return isinstance(node, (PerTask, Everywhere))
 
 

@@ -239,5 +239,5 @@ def _placed(leaf: Any, goal: Pieces) -> Pieces:
         leaf if len(goal.values) == 1 else leaf[start : start + target.shape[0]]
         for start, target in zip(goal.starts, goal.values, strict=True)
     ]
-    put = [devices._put(own, target.sharding) for own, target in zip(rows, goal.values, strict=True)]
+    put = [devices.placed(own, target.sharding) for own, target in zip(rows, goal.values, strict=True)]
     return dataclasses.replace(goal, values=tuple(put))

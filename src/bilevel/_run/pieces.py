@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import NamedSharding, Sharding
 
-from bilevel._run.devices import Layout, _is_in_groups, _spec_of
+from bilevel._run.devices import Layout, is_in_groups, spec_of_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ def in_pieces(layout: Layout | None, tree: Any) -> Any:
     """Values of a run, with the pieces of each leaf together."""
 
     def node(value: Any) -> Any:
-        if layout is None or not _is_in_groups(value):
+        if layout is None or not is_in_groups(value):
             return jax.tree.map(lambda leaf: Pieces((0,), (leaf,)), value)
         own, groups = iter(value), []
         for parts in layout.stretches:
@@ -43,7 +43,7 @@ def in_pieces(layout: Layout | None, tree: Any) -> Any:
             groups.append(jax.tree.map(lambda *leaves, starts=starts: Pieces(starts, leaves), *rows))
         return type(value)(tuple(groups))
 
-    return jax.tree.map(node, tree, is_leaf=_is_in_groups)
+    return jax.tree.map(node, tree, is_leaf=is_in_groups)
 
 
 def targets(layout: Layout | None, tree: Any) -> Any:
@@ -52,11 +52,11 @@ def targets(layout: Layout | None, tree: Any) -> Any:
     def node(value: Any) -> Any:
         if layout is None:
             return jax.tree.map(lambda leaf: Pieces((0,), (Target(leaf.shape, None),)), value)
-        if not _is_in_groups(value):
-            return Pieces((0,), (Target(value.shape, NamedSharding(layout.mesh, layout._spec_of(value))),))
+        if not is_in_groups(value):
+            return Pieces((0,), (Target(value.shape, NamedSharding(layout.mesh, layout.spec_of(value))),))
         groups = []
         for own, parts in zip(value, layout.stretches, strict=True):
-            places = [(part.stop - part.start, NamedSharding(layout.mesh, _spec_of(part, value))) for part in parts]
+            places = [(part.stop - part.start, NamedSharding(layout.mesh, spec_of_rows(part, value))) for part in parts]
             starts = tuple(part.start for part in parts)
 
             def of_leaf(leaf: Any, starts: Any = starts, places: Any = places) -> Pieces:
@@ -65,14 +65,14 @@ def targets(layout: Layout | None, tree: Any) -> Any:
             groups.append(jax.tree.map(of_leaf, own))
         return type(value)(tuple(groups))
 
-    return jax.tree.map(node, tree, is_leaf=_is_in_groups)
+    return jax.tree.map(node, tree, is_leaf=is_in_groups)
 
 
 def on_devices(layout: Layout | None, tree: Any) -> Any:
     """`in_pieces` undone."""
 
     def node(value: Any) -> Any:
-        if layout is None or not _is_in_groups(value):
+        if layout is None or not is_in_groups(value):
             return jax.tree.map(lambda pieces: pieces.values[0], value)
         rows = [
             jax.tree.map(lambda pieces, i=i: pieces.values[i], own)
@@ -81,4 +81,4 @@ def on_devices(layout: Layout | None, tree: Any) -> Any:
         ]
         return type(value)(tuple(rows))
 
-    return jax.tree.map(node, tree, is_leaf=_is_in_groups)
+    return jax.tree.map(node, tree, is_leaf=is_in_groups)
