@@ -71,7 +71,14 @@ def wanted():
     return solve(in_memory())
 
 
-@pytest.mark.parametrize("dataset", [Dataset(), Dataset(bl.Task), Batched()], ids=["dicts", "tasks", "many at once"])
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        pytest.param(Dataset(), id="dicts"),
+        pytest.param(Dataset(bl.Task), id="tasks", marks=pytest.mark.slow),
+        pytest.param(Batched(), id="many at once", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_is_that_of_rows_in_memory(dataset, wanted):
     assert_alike(solve(problem(bl.Task.load(dataset))), wanted)
 

@@ -88,14 +88,15 @@ def start():
 def test_the_tasks_of_steps_are_known_up_to_the_next_but_one_move_of_the_weights(mapped, monkeypatch):
     monkeypatch.setattr(sampled, "MOVES_PER_ROUND", 1)  # every 5 steps
     state, key = start(), jax.random.key(1)
+    advance, tasks_ahead = (jax.jit(f) for f in (SOLVER.advance, reading._tasks_ahead.__wrapped__))
     assert sampled.steps_between(SOLVER, mapped) == 5
     for first in (0, 2, 7):
         while int(state.step) < first:
-            state, _ = SOLVER.advance(mapped, state, jax.random.fold_in(key, state.step))
-        ahead, then = reading._tasks_ahead.__wrapped__(SOLVER, mapped, state, key, first), state
+            state, _ = advance(mapped, state, jax.random.fold_in(key, state.step))
+        ahead, then = tasks_ahead(SOLVER, mapped, state, key, first), state
         assert (int(ahead.known), int(ahead.before_move)) == (10 - first % 5, 5 - first % 5)
         for k in range(int(ahead.known)):
-            then, info = SOLVER.advance(mapped, then, jax.random.fold_in(key, first + k))
+            then, info = advance(mapped, then, jax.random.fold_in(key, first + k))
             np.testing.assert_array_equal(ahead.places.groups[0][k], info.rows.places.groups[0])
 
 
