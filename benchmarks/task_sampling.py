@@ -149,7 +149,10 @@ def many_points(n: int = 200, rows: int = 32, noise: float = 0.5) -> tuple[bl.Pr
     return bl.Problem(upper, lower, tasks, lower_batch=4, upper_batch=4), points
 
 
-ALPHAS, GAMMAS = (0.003, 0.01, 0.03, 0.1, 0.3), (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)  # one grid for all
+ALPHAS, GAMMAS = (
+    (1e-4, 3e-4, 1e-3, 0.003, 0.01, 0.03, 0.1, 0.3),
+    (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.03, 0.1),
+)  # for all
 SEEN = 300  # places of a run at which x is looked at
 
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 AT_ONCE = 1024  # tasks; not more than these are one block
@@ -29,16 +24,6 @@ def block_of_bytes(task_bytes: int) -> int:
     64
     """
     return min(max(BLOCK_BYTES // max(task_bytes, 1), SMALLEST), LARGEST)
-
-
-def in_blocks(function: Callable[[jax.Array], Any], tasks: int, size: int) -> Any:
-    """`function` of the places of a block, for one block after the other; its rows, in order.
-
-    >>> in_blocks(lambda places: 2 * places, 5, 2).tolist()
-    [0, 2, 4, 6, 8]
-    """
-    found = jax.lax.map(function, jnp.asarray(places_of_blocks(tasks, size)))
-    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:tasks], found)
 
 
 def places_of_blocks(tasks: int, size: int) -> np.ndarray:

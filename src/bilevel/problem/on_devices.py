@@ -7,16 +7,17 @@ itself it would move rows around, and let loops wait for the tasks of all device
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
+from jax.typing import ArrayLike
 
 from bilevel._core import pytrees
-from bilevel.problem.blocks import in_blocks
+from bilevel.problem.blocks import places_of_blocks
 from bilevel.problem.sources import Source
 
 AXIS = "tasks"  # of the mesh
@@ -63,11 +64,8 @@ def each_task(
         if block is None:
             return jax.vmap(function, in_axes=axes, axis_size=count)(*arguments)
 
-        def some(places: jax.Array) -> Any:
-            few = [a.chosen(places) if isinstance(a, Source) else pytrees.index(a, places) for a in arguments]
-            return jax.vmap(function, in_axes=axes, axis_size=block)(*few)
-
-        return in_blocks(some, count, block)
+        found = in_turn(function, axes, places_of_blocks(count, block), arguments)
+        return jax.tree.map(lambda a: a[:count], found)
 
     if on is None:
         return here
@@ -79,6 +77,17 @@ def each_task(
     # Unchecked where tasks are spread: in a checked one a derivative in what all share, taken inside, would be summed
     # over the devices.
     return on.manual(own, on.spec, check_vma=not on.spread)
+
+
+def in_turn(function: Callable[..., Any], axes: Any, places: ArrayLike, arguments: Sequence[Any]) -> Any:
+    """`vmap` over the tasks at these places, of shape (blocks, tasks), of one device: one block after the other."""
+
+    def some(places: jax.Array) -> Any:
+        few = [a.chosen(places) if isinstance(a, Source) else pytrees.index(a, places) for a in arguments]
+        return jax.vmap(function, in_axes=axes, axis_size=len(places))(*few)
+
+    found = jax.lax.map(some, jnp.asarray(places))
+    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), found)
 
 
 def rows_of(function: Callable[..., Any], places: jax.Array, size: int, on: Placement | None, *values: Any) -> Any:

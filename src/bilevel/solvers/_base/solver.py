@@ -20,6 +20,7 @@ from bilevel.solvers._base.checks import check_distribution
 from bilevel.solvers._base.state import Info, State
 
 FIRST_MEASUREMENT = 10  # power iterations before the first step
+MANY = 10_000  # tasks
 
 
 class Solver(abc.ABC):
@@ -121,7 +122,8 @@ class Solver(abc.ABC):
 
     def begin(self, problem: Any, x: Any, y: PerTask[Any], *, key: jax.Array, steps: int) -> State:
         """The first state, with what automatic rates need measured, of what is valid."""
-        state = _start(self, problem, x, y, key, jnp.asarray(steps, jnp.int32))
+        start = _start_many if problem.size > MANY else _start
+        state = start(self, problem, x, y, key, jnp.asarray(steps, jnp.int32))
         if not self.measures(state):
             return state
         return measure(self, problem, state, jax.random.fold_in(key, 2), FIRST_MEASUREMENT)
@@ -146,14 +148,16 @@ class Solver(abc.ABC):
         return module.replace(self, **options)
 
 
-# Both run once or a few times, so that compiling them is what takes time: their code is not optimised, which leaves
-# matrix products, which call libraries, as fast as before.
+# These run once or a few times, so that compiling them is what takes time: their code is not optimised, which leaves
+# matrix products, which call libraries, as fast as before. A look at very many tasks takes longer than to optimise it.
 _quickly_compiled = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
-@_quickly_compiled
-def _start(solver: Solver, problem: BaseProblem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
+def _first(solver: Solver, problem: BaseProblem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
     return solver.start(problem, x, y, key, steps)
+
+
+_start, _start_many = _quickly_compiled(_first), jax.jit(_first)
 
 
 @_quickly_compiled
