@@ -101,25 +101,35 @@ def timed(n: int, rates: str, lower_steps: int, steps: int) -> None:
     print(seconds / steps, processor / steps, data, peak, *start_of(problem, x, y), losses.max(), losses.mean())
 
 
-def time_steps(sizes: list[int], steps: int = 100_000) -> None:
-    """The table, with ratios to all of 64 tasks with the same rates and as many lower steps."""
+def time_steps(sizes: list[int], steps: int = 100_000, turns: int = 3) -> None:
+    """The table, with ratios to all of 64 tasks with the same rates and as many lower steps.
+
+    With given rates medians of several turns, in each of which all are run one after the other; with chosen rates, of
+    one.
+    """
     names = ("tasks", "rates", "lower steps", "us a step", "ratio", "processor us", "ratio", "data, MB", "peak, MB")
     names += ("worst, start", "mean", "worst, end", "mean")
     lines, seen = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"], {}
     solver = bl.MORBiT(sampling=bl.sampling.Mixture(DRAWN))
     rarely = {n: 1 + catching_up.steps_at_a_visit(solver, n, DRAWN) for n in sizes}
-    runs = [(n, "given", 1) for n in (DRAWN, *sizes)]
-    runs += [(DRAWN, "chosen", count) for count in sorted({1, *rarely.values()})]
-    for n, rates, lower_steps in runs + [(n, "chosen", count) for n, count in rarely.items()]:
-        command = [sys.executable, __file__, "one", str(n), rates, str(lower_steps), str(steps)]
+    given = [(n, "given", 1) for n in (DRAWN, *sizes)]
+    chosen = [(DRAWN, "chosen", count) for count in sorted({1, *rarely.values()})]
+    chosen += [(n, "chosen", count) for n, count in rarely.items()]
+    found: dict[tuple, list[list[float]]] = {}
+    for run in given * turns + chosen:
+        command = [sys.executable, __file__, "one", *map(str, run), str(steps)]
         ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        seconds, processor, data, peak, *losses = map(float, ran.stdout.split())
+        found.setdefault(run, []).append(list(map(float, ran.stdout.split())))
+        print(*run, ran.stdout.strip(), flush=True)
+    for run, rows in found.items():
+        (n, rates, lower_steps), (seconds, processor, data, peak, *losses) = run, np.median(rows, axis=0)
         base = seen.setdefault((rates, lower_steps), (seconds, processor))
         cells = [f"{n:,}", rates, str(lower_steps), f"{1e6 * seconds:.0f}", f"{seconds / base[0]:.2f}"]
         cells += [f"{1e6 * processor:.0f}", f"{processor / base[1]:.2f}", f"{data:,.0f}", f"{peak:,.0f}"]
         lines.append(f"| {' | '.join([*cells, *(f'{loss:.2f}' for loss in losses)])} |")
-        print(lines[-1], flush=True)
-    put("task sampling", "\n".join(lines))
+    ratios = {n: np.array(found[n, "given", 1])[:, 0] / np.array(found[DRAWN, "given", 1])[:, 0] for n in sizes}
+    said = [f"{n:,} tasks {', '.join(f'{ratio:.2f}' for ratio in own)}" for n, own in ratios.items()]
+    put("task sampling", "\n".join([*lines, "", f"Ratios with given rates, turn by turn: {'; '.join(said)}."]))
 
 
 # ------------------------------------------------------------------ the solution, in closed form
