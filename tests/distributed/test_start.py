@@ -67,6 +67,13 @@ def test_several_hosts_need_an_address(alone):
         bl.distributed.start("127.0.0.1:9000", processes=3)
 
 
+def test_where_all_is_given_another_job_around_it_does_not_matter(alone):
+    """Ray's nodes may have been started by srun, as one task each."""
+    for name, value in SLURM.items():
+        alone.setenv(name, value)
+    bl.distributed.start("127.0.0.1:9000", processes=1, process=0)
+
+
 def test_a_port_in_use_is_an_error_at_once(alone):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

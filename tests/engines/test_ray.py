@@ -111,11 +111,12 @@ def test_an_error_of_the_function_is_raised_and_not_tried_again(nodes, tmp_path)
     assert (tmp_path / "calls").read_text() == "x"
 
 
-def test_seeds_are_tasks_and_give_what_they_give_here(nodes):
+def test_seeds_are_tasks_and_give_what_they_give_here(nodes, tmp_path):
     from bilevel.engines import ray as engine
 
     given = {"x": X, "y": Y, "steps": 60, "every": 20}
-    there = engine.seeds(NOISY, bl.MORBiT(0.1, 0.5), seeds=2, **given)
+    there = engine.seeds(NOISY, bl.MORBiT(0.1, 0.5), seeds=2, checkpoint=tmp_path, **given)
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["seed-0", "seed-1"]
     here = bl.solve(NOISY, bl.MORBiT(0.1, 0.5), seeds=2, progress=False, **given)
     for one, other in zip(there, here, strict=True):
         assert one.seed == other.seed

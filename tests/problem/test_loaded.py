@@ -1,5 +1,6 @@
 """Tasks that a loader reads."""
 
+import copy
 import threading
 
 import jax
@@ -171,6 +172,14 @@ def test_numbers_of_any_shape(shape):
     numbers = np.random.default_rng(0).integers(N, size=shape)
     own = Reader(Dataset(), threads=1)
     np.testing.assert_array_equal(own.rows("train", numbers), ROWS[numbers, :4])
+
+
+def test_another_process_can_be_sent_what_reads():
+    own = Reader(Dataset(), threads=1)
+    own.rows("train", np.arange(3))
+    sent = copy.deepcopy(own)  # as pickle does it: without the lock and what was read
+    np.testing.assert_array_equal(sent.rows("test", np.array([5, 2])), ROWS[[5, 2], 7:])
+    assert sent.outline == own.outline
 
 
 # ------------------------------------------------------------------ what a user may get wrong

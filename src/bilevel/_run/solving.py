@@ -162,7 +162,8 @@ def solve(
         seed: of everything random.
         seeds: the number of seeds to run at once, from `seed` on, or a list of seeds; None = one run, with `seed`. On a
             CPU a thread per core, on accelerators one batched run.
-        every: the number of steps between evaluations on all the data; None = steps // 50.
+        every: the number of steps between evaluations on all the data, or where steps see some of more than 1,024
+            tasks, on that of 1,024; None = steps // 50.
         progress: show a progress bar where there is a terminal; elsewhere progress goes to the logger "bilevel".
         patience: stop after this many evaluations without a lower worst selection loss, or a lower worst validation
             loss where the tasks have no selection rows; None = never.
@@ -179,7 +180,7 @@ def solve(
             result where it has ended: the same line for a job that is started again and again. The run goes on bit for
             bit as if it had never stopped, on as many devices. False = a folder that holds a run is refused.
         seconds: how long this call may take, all in all; the run then stops early, in time to be written. None = no
-            limit.
+            limit. With `sampling=` the visit of all tasks at the end comes on top, when the state is written.
         loggers: who gets the numbers of the run as it goes, such as `bl.loggers.Progress("run/progress.jsonl")` for
             `bilevel watch run/`, or `bl.loggers.TensorBoard("runs")`. One that raises is switched off with a warning.
         metrics: what else to measure of every task at every evaluation, functions of (x, y, batch) by name, such as
@@ -195,7 +196,8 @@ def solve(
     Returns:
         A `Result`, or with `seeds` a `Results`, a sequence of them. Ctrl-C ends the run early, after about half a
         second, and returns what it has reached; a second Ctrl-C raises KeyboardInterrupt. Where there is a checkpoint,
-        SIGTERM ends the process with code 143 when the state is written.
+        SIGTERM ends the process with code 143 when the state is written. With `sampling=` all of these visit every task
+        once more, after the state is written.
 
     >>> import bilevel as bl
     >>> known = bl.problems.enclosing_ball()

@@ -45,7 +45,8 @@ def start(
 
     >>> start()  # nothing has started this process, so that it is alone
     """
-    found = launch()
+    # Where all is given, what started this may be another job: Ray's nodes inside one of Slurm, say.
+    found = launch() if None in (address, processes, process) else Launch()
     address = address or os.environ.get("JAX_COORDINATOR_ADDRESS") or None
     processes = found.processes if processes is None else processes
     process = found.process if process is None else process

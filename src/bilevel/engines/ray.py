@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import jax
 
 from bilevel._core import values
+from bilevel._run.checkpoint import Checkpoint
 from bilevel._run.progress import LOGGER
 from bilevel._run.solving import solve
 from bilevel._studies import running
@@ -78,7 +79,11 @@ def run(
 
 
 def seeds(*arguments: Any, seeds: int | Sequence[int], retries: int = 3, cpus: float = 1, **options: Any) -> Results:
-    """`bl.solve(..., seeds=...)`, every seed as a task of Ray, which is begun again where its worker is lost."""
+    """`bl.solve(..., seeds=...)`, every seed as a task of Ray, which is begun again where its worker is lost.
+
+    With `checkpoint=folder, resume=True` each goes on from its last state, in a folder of its own below it, which every
+    node must see.
+    """
     ray = _ray()
     numbers = range(seeds) if isinstance(seeds, int) else seeds
     given = ray.put((arguments, options | {"progress": False}))
@@ -136,7 +141,8 @@ def _like_here() -> dict[str, Any]:
 
 def _solved(given: tuple[tuple, dict[str, Any]], seed: int) -> Any:
     arguments, options = given
-    return solve(*arguments, seed=seed, **options)
+    place = Checkpoint.of(options.get("checkpoint"))
+    return solve(*arguments, seed=seed, **options | {"checkpoint": place and place.for_seed(seed)})
 
 
 def _attempt(ray: Any, function: Callable[[], T], processes: int, needs: dict, times: tuple[float, float]) -> T:

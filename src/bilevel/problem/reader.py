@@ -43,10 +43,21 @@ class Reader:
         first = _arrays(next(self._given([0])), 0)
         # One task, by role: what all must be like.
         self.outline: Rows = {role: jax.tree.map(_shape, rows) for role, rows in first.items()}
+        self._begin()
+
+    def _begin(self) -> None:
         self.error: LoadingError | None = None
         self._lock = threading.Lock()
         self._windows: list[Window] = []
         self._recent: collections.OrderedDict[bytes, Future[Rows]] = collections.OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs to read the same tasks, if the dataset can be sent there."""
+        return {"dataset": self.dataset, "threads": self.threads, "outline": self.outline}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._begin()
 
     @property
     def task_bytes(self) -> int:

@@ -57,7 +57,8 @@ class Task:
 
         On a CPU, with one device, a memory-mapped array, `np.load("train.npy", mmap_mode="r")`, stays in its file where
         it is contiguous: with `sampling=` a step reads the rows of the tasks that it draws, and those of coming steps
-        are read ahead. On an accelerator all of it is copied to the device.
+        are read ahead. On an accelerator all of it is copied to the device. Its dtype must be one that JAX counts in:
+        float32, or float64 with `jax_enable_x64`.
 
         >>> Task.stack(train=np.zeros((1000, 20, 3)), validation=np.zeros((1000, 5, 3))).count
         1000
@@ -87,8 +88,8 @@ class Task:
             threads: how many threads read ahead, each the tasks of a step; `dataset[i]` is called from all of them.
 
         With `sampling=`, rows of the tasks of a step are in memory while it is taken, and about 128 MB of coming ones.
-        At the end of a run all tasks are read several times more. With all tasks in every step they are read once, into
-        memory.
+        All tasks are also read once before the first step, for their first losses, and once at the end. With all tasks
+        in every step they are read once, into memory.
 
         >>> rows = np.zeros((1000, 20, 3))
         >>> Task.load([{"train": own[:15], "validation": own[15:]} for own in rows]).count
