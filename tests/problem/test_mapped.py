@@ -1,6 +1,7 @@
 """Tasks whose rows stay in files."""
 
 import itertools
+import mmap
 import warnings
 
 import jax
@@ -110,12 +111,19 @@ def test_hints_are_of_the_rows_that_are_drawn(mapped, monkeypatch):
     state = start()
     ahead = reading.ReadAhead.of(SOLVER, mapped, jax.random.key(1))
     assert ahead is not None
-    assert ahead.start(state, 2) is None
-    tasks = SOLVER.visit(mapped, state, jax.random.fold_in(jax.random.key(1), 2))[1].rows.places.groups[0]
     (group,) = mapped.groups
     pages = [page for source in (group.train, group.validation) for page in source.pages]
+    whole = [(page.address, page.task_bytes * page.tasks) for page in pages]
+    assert hints == [(*own, mmap.MADV_RANDOM) for own in whole]  # no rows are read that are only near
+    hints.clear()
+    assert ahead.start(state, 2) is None
+    tasks = SOLVER.visit(mapped, state, jax.random.fold_in(jax.random.key(1), 2))[1].rows.places.groups[0]
     first = {(page.address + task * page.task_bytes, page.task_bytes) for page in pages for task in tasks.tolist()}
     assert {hint[:2] for hint in hints[: 2 * DRAWN]} == first
+    hints.clear()
+    ahead.all_tasks([None])
+    ahead.close()
+    assert hints == [(*own, advice) for advice in (mmap.MADV_SEQUENTIAL, mmap.MADV_NORMAL) for own in whole]
     assert reading.ReadAhead.of(bl.MORBiT(), mapped, jax.random.key(1)) is None
     assert reading.ReadAhead.of(SOLVER, problem(rows(0), rows(1)), jax.random.key(1)) is None
 

@@ -4,9 +4,10 @@ Which tasks a step draws follows from the key of its number and from urns that c
 tasks counted before that move: so the tasks of the steps up to the next but one move are known, and their rows can be
 read while others are worked on. What turns out wrong costs time and changes nothing.
 
-Of files, the system is told which rows will be needed. Where nothing was read from a disk during the last call, all is
-in the system's cache, and nothing is told. What a loader reads is kept until a step asks for it; so calls with a loader
-are no longer than what is known.
+Of files, the system is told which rows will be needed, and to read no others around them while steps draw tasks: it
+would read megabytes for every row, and give up pages that are needed for them. Where nothing was read from a disk
+during the last call, all is in the system's cache, and nothing is told. What a loader reads is kept until a step asks
+for it; so calls with a loader are no longer than what is known.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 import mmap
 import resource
 import threading
@@ -52,6 +54,7 @@ class ReadAhead:
         self._pages = [_pages((group.train, group.validation)) for group in problem.groups]
         self._loaded = [_LoadedGroup.of(group) for group in problem.groups]
         self._read, self._stop = -1, threading.Event()
+        self._expect(mmap.MADV_RANDOM)
 
     @classmethod
     def of(cls, solver: Solver, problem: BaseProblem, key: jax.Array) -> ReadAhead | None:
@@ -82,6 +85,7 @@ class ReadAhead:
     def all_tasks(self, blocks: Sequence[int | None]) -> None:
         """Reads for a look at all tasks, of each group so many at a time on every device."""
         self._stop.set()
+        self._expect(mmap.MADV_SEQUENTIAL)
         for loaded, size in zip(self._loaded, blocks, strict=True):
             if loaded is not None and size is not None:
                 loaded.plan_all(size)
@@ -89,9 +93,15 @@ class ReadAhead:
     def close(self) -> None:
         """Nothing more is read."""
         self._stop.set()
+        self._expect(mmap.MADV_NORMAL)
         for loaded in self._loaded:
             for window in () if loaded is None else loaded.windows.values():
                 window.close()
+
+    def _expect(self, advice: int) -> None:
+        """Tells the system in which order rows will be asked for."""
+        for page in itertools.chain(*self._pages):
+            _advise(page.address, page.task_bytes * page.tasks, advice)
 
     def _hint(self, places: Sequence[np.ndarray], stop: threading.Event) -> None:
         for k in range(len(places[0])):
