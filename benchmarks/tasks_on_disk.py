@@ -13,6 +13,7 @@ RLIMIT_DATA is set instead and the table says so. It goes into docs/scaling.md.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import resource
 import shutil
@@ -72,8 +73,11 @@ class Files:
     """One task after the other, as a loader reads them."""
 
     def __init__(self, folder: Path):
+        mapped = [np.load(folder / name, mmap_mode="r") for name in FILES]
+        for array in mapped:  # rows that are only near a task are not read with it
+            array._mmap.madvise(mmap.MADV_RANDOM)
         # As plain arrays: a memmap makes a memmap of every part of it, which takes longer than to read that.
-        self.arrays = [np.asarray(np.load(folder / name, mmap_mode="r")) for name in FILES]
+        self.arrays = [np.asarray(array) for array in mapped]
 
     def __len__(self) -> int:
         return len(self.arrays[0])
