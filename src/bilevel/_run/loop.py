@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
+from bilevel._run import last_visit
 from bilevel._run.averaging import LateAverage, add
 from bilevel._run.averaging import Variables as Variables
 from bilevel._run.devices import Layout
@@ -70,7 +71,7 @@ def _step(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) ->
 def first(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) -> Carry:
     """What is carried before the first step."""
     point = Variables.of(state)
-    average = LateAverage.start(state) if solver.in_parts else point
+    average = LateAverage.start(state, not last_visit.is_needed(solver, problem)) if solver.in_parts else point
     nothing = _nothing_seen(solver, problem, state, key)
     return Carry(state, average, point, nothing, Watch.start(state.weights), jnp.array(True))
 
@@ -79,7 +80,7 @@ def _nothing_seen(solver: Solver, problem: BaseProblem, state: State, key: jax.A
     """What a step reports, where none was taken."""
     _, info = jax.eval_shape(_step, solver, problem, state, key)
     unknown = lambda a: np.nan if jnp.issubdtype(a.dtype, jnp.inexact) else 0  # noqa: E731
-    return jax.tree.map(lambda a: np.full(a.shape, unknown(a), a.dtype), info._replace(rows=None))
+    return jax.tree.map(lambda a: np.full(a.shape, unknown(a), a.dtype), info)
 
 
 def gone_on_with(
@@ -149,13 +150,12 @@ def _steps(
         state, info = _step(solver, problem, before, jax.random.fold_in(key, before.step))
         watch = carry.watch.see(info.direction_norm)
         if isinstance(carry.average, LateAverage):
-            assert info.rows is not None
-            average = carry.average.see(before, state, info.rows)
+            average = carry.average.see(state)
         else:
             average = add(carry.average, Variables.of(state), state.step, state.weights.dtype)
             watch = watch.weigh(before.weights, state.weights)
         finite = jnp.all(jnp.isfinite(info.losses)) & _moved_finitely(info.direction_norm, state.x)
-        return laid_out(Carry(state, average, carry.random, info._replace(rows=None), watch, finite))
+        return laid_out(Carry(state, average, carry.random, info, watch, finite))
 
     # Three stretches, before the picked step, the step itself and after it, in a loop so that `one` is compiled once.
     ends = jnp.stack([jnp.minimum(pick, stop), jnp.minimum(pick + 1, stop), jnp.asarray(stop)])

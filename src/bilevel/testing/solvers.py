@@ -171,7 +171,7 @@ def _check_shapes(solver: Solver, example: Example, info: Info) -> None:
     seen = n if info.seen is None else info.seen.shape[-1]
     require(seen <= n, f"{solver}: Info.seen has {seen} tasks, and there are {n}.")
     row, number = jnp.zeros((STEPS, seen), dtype), jnp.zeros(STEPS, dtype)
-    require_like(f"{solver}: Info", info._replace(seen=None, rows=None), Info(row, number, number, row, number))
+    require_like(f"{solver}: Info", info._replace(seen=None), Info(row, number, number, row, number))
 
 
 def _check_info(solver: Solver, example: Example, info: Info) -> None:

@@ -160,7 +160,7 @@ def visit(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array)
     whole = seen.rows.put(state._replace(**same), small._replace(**same), after._replace(rates=rates, **same))
     carried = carried._replace(owed=owed, last=last)
     whole = whole._replace(weights=state.weights, weighting=state.weighting, sampling=carried)
-    return whole, info._replace(weights_rate=rate, seen=seen.rows.numbers, rows=seen.rows)
+    return whole, info._replace(weights_rate=rate, seen=seen.rows.numbers)
 
 
 def _slowed(solver: BilevelSolver, problem: Problem, state: State, after: State, info: Info) -> tuple[State, Info]:

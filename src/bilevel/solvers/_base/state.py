@@ -16,7 +16,6 @@ import numpy as np
 
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.per_task import PerTask, is_of_tasks
-from bilevel.solvers._base.rows import Rows
 
 X = TypeVar("X")
 Y = TypeVar("Y")
@@ -47,7 +46,6 @@ class Info(NamedTuple):
     lower_rate: jax.Array  # one per task
     weights_rate: jax.Array
     seen: jax.Array | None = None  # the numbers of the tasks that it saw, in the order of the losses; None = all
-    rows: Rows | None = None  # and where they are, for who looks at them right after the step
 
     def numbers(self, problem: BaseProblem) -> np.ndarray:
         """The numbers of the tasks that the step saw, in the order of its losses; not for use under `jit`."""
