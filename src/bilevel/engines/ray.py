@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -206,5 +207,8 @@ def _ray() -> Any:
     except ImportError as error:
         raise ImportError('bilevel.engines.ray needs Ray: pip install "bilevel[ray]".') from error
     if not ray.is_initialized():
-        ray.init(log_to_driver=False, include_dashboard=False)
+        with warnings.catch_warnings():
+            # Its daemons are started by it, and are other programs right after: no thread of JAX is waited for.
+            warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+            ray.init(log_to_driver=False, include_dashboard=False)
     return ray
