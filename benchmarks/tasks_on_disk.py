@@ -7,7 +7,8 @@ memory; from disk with the files in the system's cache and out of it, memory-map
 time (`Task.load`); and from disk once more, stopped after half of the steps and resumed by another process. Runs from
 disk are in a control group with a limit of 2 GB, which pages of files that they read count to (those that were in the
 cache before belong to who read them). Where there can be no such group (it takes Linux, and root or a delegated one),
-RLIMIT_DATA is set instead and the table says so. It goes into docs/scaling.md.
+RLIMIT_DATA is set instead and the table says so. It goes into docs/scaling.md. Runs in memory and from the cache are made
+in turns, and medians are told.
 """
 
 from __future__ import annotations
@@ -178,9 +179,9 @@ def run(folder: Path, where: str, steps: int, stop: int | None = None, kept: str
         return said, usage.ru_maxrss / 1e3 if group is None else peak_of(group)
 
 
+TURNS = 3  # in memory and from the cache, one after the other: medians are told
 RUNS = (
-    ("memory", "memory", True),
-    ("mapped, warm", "disk", True),
+    *(("memory", "memory", True), ("mapped, warm", "disk", True)) * TURNS,
     ("mapped, cold", "disk", False),
     ("loader, warm", "loader", True),
     ("loader, cold", "loader", False),
@@ -205,24 +206,31 @@ def main(folder: Path, tasks: int, steps: int) -> None:
     print(f"{tasks} tasks, {size / 1e9:.1f} GB, written in {time.perf_counter() - began:.0f} s; {DRAWN} in a step")
     with limited_group() as group:
         by = "a control group" if group is not None else "RLIMIT_DATA, without pages of files"
-    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[list[float]]] = {}
+    ends: dict[str, str] = {}  # x, by name
     try:
         for name, where, is_warm in RUNS:
             warm(folder, is_warm)
-            found[name], peak = run(folder, where, steps)
-            rate, used, before, after, worst = map(float, found[name][:-1])
-            base, used_base = map(float, found["memory"][:2])
+            (*numbers, ends[name]), peak = run(folder, where, steps)
+            found.setdefault(name, []).append([*map(float, numbers), peak])
+            print(name, *found[name][-1], flush=True)
+        lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+        base, used_base = np.median(found["memory"], axis=0)[:2]
+        for name, rows in found.items():
+            rate, used, before, after, worst, peak = np.median(rows, axis=0)
             speed = f"{rate:.0f} | {rate / base:.2f} | {used:.2f} | {used_base / used:.2f}"
             lines.append(f"| {name} | {speed} | {before:.0f} | {after:.0f} | {peak:,.0f} | {worst:.4f} |")
-            print(lines[-1], flush=True)
+        turns = zip(found["mapped, warm"], found["memory"], strict=True)
+        ratios = ", ".join(f"{disk[0] / memory[0]:.2f}" for disk, memory in turns)
         said = []
         for name, where in (("mapped", "disk"), ("by the loader", "loader")):
             kept = str(folder / f"run-{where}")
+            warm(folder, True)
             run(folder, where, steps, steps // 2, kept)
-            same = run(folder, where, steps, None, kept)[0][-1] == found[f"{name.split()[-1]}, warm"][-1]
+            same = run(folder, where, steps, None, kept)[0][-1] == ends[f"{name.split()[-1]}, warm"]
             said.append(f"{name} {'the same bits' if same else 'OTHER BITS'}")
-        end = f"The limit is that of {by}. Stopped after half of the steps and resumed from disk: {', '.join(said)}."
+        end = f"Mapped, warm, turn by turn: {ratios}. The limit is that of {by}. "
+        end += f"Stopped after half of the steps and resumed from disk: {', '.join(said)}."
         put("tasks on disk", "\n".join([*lines, "", end]))
     finally:
         shutil.rmtree(folder)
