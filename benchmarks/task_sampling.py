@@ -7,8 +7,8 @@
     python benchmarks/task_sampling.py few               160,000 tasks, each visited six times, step by step
     python benchmarks/task_sampling.py many              16,000 tasks, visited 6 to 400 times: min-max against min-avg
 
-`time` makes every run in a process of its own, so that its peak memory is its own. All but `letter` write their
-tables into docs/scaling.md.
+`time` makes every run in a process of its own, so that its peak memory is its own. All write their tables
+into docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def letter(steps: int = 1000, drawn: int = 16, seeds: int = 3) -> None:
         cells += f" | {', '.join(f'{loss:.3f}' for loss in found)} | {np.mean(found):.3f} | {np.mean(found) / base:.2f}"
         lines.append(f"| {name} | {cells} |")
         print(lines[-1], tried, flush=True)
-    print("\n".join(lines))
+    put("letter", "\n".join(lines))
 
 
 # ------------------------------------------------------------------ how often a task must be visited

@@ -7,8 +7,8 @@ memory; from disk with the files in the system's cache and out of it, memory-map
 time (`Task.load`); and from disk once more, stopped after half of the steps and resumed by another process. Runs from
 disk are in a control group with a limit of 2 GB, which pages of files that they read count to (those that were in the
 cache before belong to who read them). Where there can be no such group (it takes Linux, and root or a delegated one),
-RLIMIT_DATA is set instead and the table says so. It goes into docs/scaling.md. Runs in memory and from the cache are made
-in turns, and medians are told.
+RLIMIT_DATA is set instead and the table says so. It goes into docs/scaling.md. Runs in memory and from the cache are
+made in turns, and medians are told.
 """
 
 from __future__ import annotations
