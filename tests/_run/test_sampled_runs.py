@@ -113,9 +113,8 @@ def test_at_the_end_every_y_fits_the_x_that_is_returned(n):
     assert np.abs(np.asarray(result.random.y.stacked[0]) - np.asarray(result.random.x)).max() > 0.1
 
 
-@pytest.mark.parametrize("cores", [1, 2, 3])
-def test_threads_share_the_last_visit_and_change_nothing(cores, monkeypatch):
-    """Groups of 23 and 5 tasks, blocks of 2: chunks that do not come out even, more than the small group has blocks."""
+def test_threads_share_the_last_visit_and_change_nothing(monkeypatch):
+    """Groups of 23 and 5 tasks, blocks of 2: neither comes out even."""
     draws = np.random.default_rng(0)
     loss = lambda x, y, batch: jnp.mean((batch @ y - x[0]) ** 2) + 0.1 * jnp.sum((y - x[1]) ** 2)  # noqa: E731
     stacks = [bl.Task.stack(train=draws.normal(size=(n, 4, d)), validation=draws.normal(size=(n, 3, d))) for n, d in
@@ -123,18 +122,13 @@ def test_threads_share_the_last_visit_and_change_nothing(cores, monkeypatch):
     problem = bl.Problem(loss, loss, stacks)
     y = bl.PerTask(tuple(jnp.asarray(draws.normal(size=(n, d))) for n, d in ((23, 3), (5, 2))))
     points, steps = [(jnp.array([1.0, 2.0]), y), (jnp.array([-1.0, 0.5]), y)], jnp.array([3, 0])
-    (whole,) = last_visit._chunks(problem)
-    assert whole is None
-    wanted = last_visit.visited(problem, points, steps)
+    wanted, calls, of_group = last_visit.visited(problem, points, steps), [], last_visit._of_group
     monkeypatch.setattr(blocks, "AT_ONCE", 2)
     monkeypatch.setattr(blocks, "SMALLEST", 2)
     monkeypatch.setattr(blocks, "LARGEST", 2)
-    monkeypatch.setattr(last_visit.os, "cpu_count", lambda: cores)
-    chunks = last_visit._chunks(problem)
-    assert len(chunks) == {1: 4, 2: 6, 3: 12}[cores]
-    for k, size in enumerate((23, 5)):
-        assert set(np.concatenate([own.groups[k] for own in chunks]).ravel()) == set(range(size))
+    monkeypatch.setattr(last_visit, "_of_group", lambda *args, **named: calls.append(args) or of_group(*args, **named))
     found = last_visit.visited(problem, points, steps)
+    assert len(calls) == 12 + 3
     for own, other in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
         np.testing.assert_allclose(own, other, rtol=1e-12)
     np.testing.assert_array_equal(found[1].y.groups[0], y.groups[0])

@@ -100,7 +100,7 @@ def test_the_tasks_of_steps_are_known_up_to_the_next_but_one_move_of_the_weights
         assert (int(ahead.known), int(ahead.before_move)) == (10 - first % 5, 5 - first % 5)
         for k in range(int(ahead.known)):
             then, info = advance(mapped, then, jax.random.fold_in(key, first + k))
-            np.testing.assert_array_equal(ahead.places.groups[0][k], info.rows.places.groups[0])
+            np.testing.assert_array_equal(ahead.places.groups[0][k], info.seen)
 
 
 def test_hints_are_of_the_rows_that_are_drawn(mapped, monkeypatch):
@@ -117,7 +117,7 @@ def test_hints_are_of_the_rows_that_are_drawn(mapped, monkeypatch):
     assert hints == [(*own, mmap.MADV_RANDOM) for own in whole]  # no rows are read that are only near
     hints.clear()
     assert ahead.start(state, 2) is None
-    tasks = SOLVER.visit(mapped, state, jax.random.fold_in(jax.random.key(1), 2))[1].rows.places.groups[0]
+    tasks = SOLVER.visit(mapped, state, jax.random.fold_in(jax.random.key(1), 2))[1].seen
     first = {(page.address + task * page.task_bytes, page.task_bytes) for page in pages for task in tasks.tolist()}
     assert {hint[:2] for hint in hints[: 2 * DRAWN]} == first
     hints.clear()

@@ -59,7 +59,7 @@ def test_a_visit_is_these_steps_and_the_solvers_own():
     state = jax.jit(sampled.start)(problem, jnp.ones(D), y, jax.random.key(0), jnp.asarray(10))
     key = jax.random.key(1)
     after, info = jax.jit(sampled.advance)(problem, state, key)
-    rows = Rows.of(problem, info.rows.places)
+    rows = Rows.of(problem, PerTask((info.seen,)))
 
     @jax.jit
     def by_hand(state):

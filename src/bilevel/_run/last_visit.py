@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
@@ -40,6 +39,9 @@ from bilevel.solvers._base.solver import Solver
 STEPS = 10  # of conjugate gradients
 
 
+Found = list[tuple[Any, dict[str, jax.Array]]]  # of every point: y, and losses and metrics by name; of one group
+
+
 class Visit(NamedTuple):
     """What a visit found at one iterate."""
 
@@ -56,95 +58,70 @@ def is_needed(solver: Solver, problem: BaseProblem) -> bool:
 
 def block_of(group: Group) -> int | None:
     """How many tasks of a group are visited at once on every device; None = all."""
-    sources = (group.train, group.validation, group.selection, group.test)
-    sizes = [group.block(source) for source in sources if source is not None]
+    sizes = [group.block(source) for source in _sources(group)]
     return min((size for size in sizes if size is not None), default=None)
+
+
+def _sources(group: Group) -> list[Source]:
+    sources = (group.train, group.validation, group.selection, group.test)
+    return [source for source in sources if source is not None]
 
 
 def visited(
     problem: Problem, points: Sequence[tuple[Any, PerTask[Any]]], steps: jax.Array, metrics: Metrics = ()
 ) -> list[Visit]:
     """Every y after so many steps at its x, one number of steps for each point (x, y), and the losses there."""
-    chunks = _chunks(problem)
-    visit = functools.partial(_visited, problem, points, steps, metrics=metrics)
-    if len(chunks) == 1:
-        return _joined(problem, [visit(None)])
-    # The first one compiles what the others run.
-    first = jax.block_until_ready(visit(chunks[0]))
-    with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="bilevel-visit") as pool:
-        return _joined(problem, [first, *pool.map(lambda own: jax.block_until_ready(visit(own)), chunks[1:])])
-
-
-def _chunks(problem: Problem) -> list[PerTask[np.ndarray] | None]:
-    """The tasks, in blocks of every group, that one thread after the other takes; None = all.
-
-    On a CPU: its programs of small products use one core. What a loader reads comes in one order, and is not shared.
-    """
-    blocks = [block_of(group) for group in problem.groups]
-    here = all(group.on is None for group in problem.groups) and jax.default_backend() == "cpu"
-    if not here or not problem.held or not any(blocks):
-        return [None]
-    places = [places_of_blocks(g.size, block or g.size) for g, block in zip(problem.groups, blocks, strict=True)]
-    longest = max(map(len, places))
-    count = -(-longest // -(-longest // (4 * (os.cpu_count() or 1))))
-
-    def of_group(places: np.ndarray) -> np.ndarray:
-        """Equally many blocks in every chunk, so that there is one program; what is too many repeats the last."""
-        each = -(-len(places) // count)
-        return places[np.minimum(np.arange(count * each), len(places) - 1).reshape(count, each)]
-
-    return [PerTask(own) for own in zip(*map(of_group, places), strict=True)]
-
-
-Found = list[tuple[PerTask[Any], dict[str, PerTask[jax.Array]]]]  # of every point: y, and losses and metrics by name
-
-
-@functools.partial(jax.jit, static_argnames="metrics")
-def _visited(problem: Problem, points: Any, steps: jax.Array, places: PerTask[Any] | None, metrics: Metrics) -> Found:
-    """Of the tasks at these places of their groups, or of all."""
-    x, roles = pytrees.stack([x for x, _ in points]), roles_of(problem)
+    x, roles = pytrees.stack([x for x, _ in points]), tuple(roles_of(problem))
     ys = zip(*(y for _, y in points), strict=True)
-    at = [None] * len(problem.groups) if places is None else list(places)
-    groups = zip(problem.groups, ys, at, strict=True)
-    own = [_of_group(group, x, y, steps, roles, metrics, places) for group, y, places in groups]
+    groups = zip(problem.groups, ys, strict=True)
+    return _joined(problem, [_by_threads(group, x, y, steps, roles, metrics) for group, y in groups])
 
-    def of_point(k: int) -> tuple[PerTask[Any], dict[str, PerTask[jax.Array]]]:
-        y, losses = zip(*(group[k] for group in own), strict=True)
-        return PerTask(y), {name: PerTask(tuple(of_group[name] for of_group in losses)) for name in losses[0]}
 
-    return [of_point(k) for k in range(len(points))]
+def _by_threads(
+    group: Group, x: Any, y: Sequence[Any], steps: jax.Array, roles: tuple[str, ...], metrics: Metrics
+) -> Found:
+    """Of a group; of very many tasks in memory, several threads take one block after the other.
+
+    On a CPU, whose programs of small products use one core. What a loader reads comes in one order, and is not shared.
+    """
+    visit = functools.partial(_of_group, group, x, y, steps, roles=roles, metrics=metrics)
+    block, held = block_of(group), all(source.held for source in _sources(group))
+    if block is None or not held or group.on is not None or jax.default_backend() != "cpu":
+        return visit(None)
+    blocks = places_of_blocks(group.size, block)[:, None]
+    first = jax.block_until_ready(visit(blocks[0]))  # it compiles what the others run
+    with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="bilevel-visit") as pool:
+        found = [first, *pool.map(lambda places: jax.block_until_ready(visit(places)), blocks[1:])]
+    # Not compiled, as there may be thousands of blocks.
+    return jax.tree.map(lambda *rows: np.concatenate(rows)[: group.size], *found)
 
 
 @jax.jit
-def _joined(problem: Problem, chunks: Sequence[Found]) -> list[Visit]:
-    """Of all chunks, of which the last ones may repeat the last tasks."""
+def _joined(problem: Problem, groups: Sequence[Found]) -> list[Visit]:
+    """Of all groups."""
 
-    def whole(*parts: PerTask[Any]) -> PerTask[Any]:
-        groups = zip(problem.groups, *parts, strict=True)
-        join = lambda group, *rows: jax.tree.map(lambda *a: jnp.concatenate(a)[: group.size], *rows)  # noqa: E731
-        return PerTask(tuple(rows[0] if len(rows) == 1 else join(group, *rows) for group, *rows in groups))
-
-    def one(*found: tuple[PerTask[Any], dict[str, PerTask[jax.Array]]]) -> Visit:
+    def one(*found: tuple[Any, dict[str, jax.Array]]) -> Visit:
         y, losses = zip(*found, strict=True)
-        named = {name: problem.join(whole(*(own[name] for own in losses))) for name in losses[0]}
+        named = {name: problem.join(PerTask(tuple(own[name] for own in losses))) for name in losses[0]}
         losses = Losses(named.pop("validation"), named.pop("selection", None), named.pop("test", None), named)
-        return Visit(whole(*y), losses)
+        return Visit(PerTask(y), losses)
 
-    return [one(*found) for found in zip(*chunks, strict=True)]
+    return [one(*found) for found in zip(*groups, strict=True)]
 
 
+@functools.partial(jax.jit, static_argnames=("roles", "metrics"))
 def _of_group(
     group: Group,
     x: Any,
     y: Sequence[Any],
     steps: jax.Array,
-    roles: Sequence[str],
-    metrics: Metrics,
     places: jax.Array | None,
-) -> list[tuple[Any, dict[str, jax.Array]]]:
-    """For every iterate its y, and its losses and metrics by name."""
+    roles: tuple[str, ...],
+    metrics: Metrics,
+) -> Found:
+    """Of the tasks at these places of a group, or of all."""
 
-    def one(train: Source, *given: Any) -> list[tuple[Any, dict[str, jax.Array]]]:
+    def one(train: Source, *given: Any) -> Found:
         rows = dict(zip(roles, given, strict=False))
         task = group.view(train, rows["validation"])
 
