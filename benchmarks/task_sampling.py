@@ -239,11 +239,17 @@ def sinusoids(n: int = 10_000, steps: int = 4000, seeds: int = 3) -> None:
     put("sinusoids", "\n".join(lines))
 
 
+def wider(rates: list[float], best: float) -> list[float]:
+    """With one rate more where the best is at an end."""
+    return [rates[0] / 10] * (best == rates[0]) + rates + [rates[-1] * 10] * (best == rates[-1])
+
+
 def letter(steps: int = 1000, drawn: int = 16, seeds: int = 3) -> None:
     """All pairs of letters: the worst validation loss at equal task evaluations.
 
-    Rates of x and of the weights are chosen for each by whole runs with another seed, on one grid; the rate of the
-    weights of the run that draws is that of the grid times the share that it draws.
+    Rates of x and of the weights are chosen for each by whole runs with another seed, on a grid that grows while the
+    best are at its edge, three times at most; the rate of the weights of the run that draws is that of the grid times
+    the share drawn.
     """
     ready = bl.problems.hyperparameters(bl.datasets.letter_pairs(325, rows=1468))
     n = ready.problem.size
@@ -260,11 +266,13 @@ def letter(steps: int = 1000, drawn: int = 16, seeds: int = 3) -> None:
             result = bl.solve(ready.problem, solver, ready.x, steps=round(steps / share), seed=seed, progress=False)
             return float(fitted(result)[0].max()) if result.status == "finished" else np.inf
 
-        with warnings.catch_warnings(action="ignore"):  # of what diverges
-            tried = {
-                rates: worst(*rates, seed=1000) for rates in itertools.product((0.01, 0.1, 1.0), (1e-3, 1e-2, 0.1))
-            }
-        best = min(tried, key=tried.__getitem__)
+        alphas, gammas, tried, best = [0.1, 1.0, 10.0], [1e-4, 1e-3, 1e-2], {}, (np.nan, np.nan)
+        for _ in range(4):
+            with warnings.catch_warnings(action="ignore"):  # of what diverges
+                new = [rates for rates in itertools.product(alphas, gammas) if rates not in tried]
+                tried |= {rates: worst(*rates, seed=1000) for rates in new}
+            best = min(tried, key=tried.__getitem__)
+            alphas, gammas = wider(alphas, best[0]), wider(gammas, best[1])
         found = [worst(*best, seed=seed) for seed in range(seeds)]
         base = np.mean(found) if base is None else base
         cells = f"{round(steps / share):,} | {best[0]:g} | {best[1]:g}{' x 16 / 325' * (share < 1)}"

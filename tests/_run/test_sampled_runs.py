@@ -95,6 +95,17 @@ def test_of_many_tasks_a_part_is_evaluated_and_the_result_has_all():
     assert len(result.to_dataframe()) == 3 * FIXED
 
 
+def test_a_summary_is_of_all_tasks_where_the_history_is_of_some():
+    solver = solver_of(40).replace(weighting=bl.weightings.SimplexAscent(1e-9))
+    result = bl.solve(problem_of(1200), solver, X, steps=STEPS, every=1, progress=False)
+    (found,) = [finding for finding in result.findings if finding.kind == "weights do not move"]
+    worst = int(result.losses.argmax())
+    assert worst not in result.history.tasks[0]
+    assert found.numbers["task"] == f"task {worst}"
+    assert found.numbers["gap"] == pytest.approx(result.losses[worst] - result.weights @ result.losses)
+    assert "each of some of the tasks at y of their last visits" in result.summary()
+
+
 @pytest.mark.parametrize("n", [50, 1200])  # in one go, and in blocks
 def test_at_the_end_every_y_fits_the_x_that_is_returned(n):
     """g_i is quadratic in 2 numbers, y_i* = x; the random iterate is left as it was. Losses are of what is returned."""

@@ -2,6 +2,7 @@
 
 import csv
 import re
+import subprocess
 
 import jax.numpy as jnp
 import numpy as np
@@ -175,6 +176,27 @@ def test_the_command_says_what_is_wrong():
         assert ran.exit_code == code
         assert said in ran.errors
         assert re.fullmatch(r"error: [^\n]+\n", ran.errors)
+
+
+def test_the_jobs_of_an_array_make_what_the_last_command_looks_for(tmp_path):
+    """The printed script, run by a shell as Slurm would run it, with a command that only says what it was given."""
+    said = tmp_path / "bilevel"
+    said.write_text('#!/bin/sh\necho "$@"\n')
+    said.chmod(0o755)
+    options = ["--seeds=1", "--calls=1234567", "--target=0.5", f"--out={tmp_path / 'a b'}"]
+    script = call("compare", "ball", *options, "--solver=BSA", "--solver=MORBiT", "--automatic=BSA", "--slurm-array")
+    same = f"compare ball --seeds 1 --calls 1234567.0 --target 0.5 {{}} --quiet --out {tmp_path / 'a b'}"
+    for number, solver in enumerate(("--solver=BSA --automatic=BSA", "--solver=MORBiT")):
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": str(number)}
+        ran = subprocess.run(["sh", "-c", script.stdout], capture_output=True, text=True, env=environment, check=True)
+        assert ran.stdout.strip() == same.format(solver)
+    whole = same.replace(str(tmp_path / "a b"), f"'{tmp_path / 'a b'}'")
+    whole = whole.format("--solver=BSA --solver=MORBiT --automatic=BSA")
+    assert f"#     bilevel {whole}\n" in script.stdout
+    assert "#SBATCH --array=0-1\n" in script.stdout
+    everyone = call("compare", "ball", "--slurm-array").stdout
+    assert f"--array=0-{len(all_solvers()) - 1}\n" in everyone
+    assert "#     bilevel compare ball --seeds 10 --quiet" in everyone
 
 
 def test_folders_and_solvers_of_the_wrong_kind(tmp_path):

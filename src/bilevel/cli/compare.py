@@ -80,7 +80,8 @@ def compare(
     from bilevel.comparison.compare import compare as run
 
     if slurm_array:
-        typer.echo(_script(problems or list(BENCHMARKS), solver, out, seeds=seeds, calls=calls, seconds=seconds))
+        numbers = {"seeds": seeds, "calls": calls, "seconds": seconds, "target": target}
+        typer.echo(_script(problems or list(BENCHMARKS), solver or [], automatic or [], numbers, out))
         return
     chosen = {"problems": problems, "solver": solver, "automatic": automatic, "seeds": seeds}
     budget = {"calls": calls, "seconds": seconds, "target": target}
@@ -101,9 +102,17 @@ def compare(
             typer.echo(f"\n{found.summary()}\n\n{out / name / 'comparison.png'}\n")
 
 
-def _script(problems: list[str], solvers: list[str] | None, out: Path, **numbers: float | None) -> str:
+def _script(
+    problems: list[str], solvers: list[str], automatic: list[str], numbers: dict[str, float | None], out: Path
+) -> str:
     """What sbatch is given, problem by problem."""
     from bilevel.comparison.chosen import all_solvers
 
-    options = [text for name, number in numbers.items() if number is not None for text in (f"--{name}", f"{number:g}")]
-    return "\n".join(slurm_script(name, solvers or list(all_solvers()), options, out) for name in problems)
+    options = [text for name, number in numbers.items() if number is not None for text in (f"--{name}", str(number))]
+
+    def named(solvers: list[str]) -> list[str]:
+        own = [name for name in automatic if name in solvers] if solvers else automatic
+        return [*options, *(f"--solver={name}" for name in solvers), *(f"--automatic={name}" for name in own)]
+
+    jobs = [named([name]) for name in solvers or all_solvers()]
+    return "\n".join(slurm_script(name, jobs, named(solvers), out) for name in problems)

@@ -30,21 +30,32 @@ def engine(ray: bool) -> Iterator[None]:
         yield
 
 
-def slurm_array(problem: str, solvers: Sequence[str], options: Sequence[str], out: Path) -> str:
-    """A script for sbatch: each job makes the runs of one solver, and the last command the table of all."""
-    command = shlex.join(["bilevel", "compare", problem, *options, "--quiet", "--out", str(out)])
+def slurm_array(problem: str, jobs: Sequence[Sequence[str]], everything: Sequence[str], out: Path) -> str:
+    """A script for sbatch: each job makes the runs of one solver, and the last command the table of all.
+
+    Args:
+        problem: its name.
+        jobs: the options of each job.
+        everything: those of the last command.
+        out: the folder.
+    """
+
+    def command(options: Sequence[str]) -> str:
+        return shlex.join(["bilevel", "compare", problem, *options, "--quiet", "--out", str(out)])
+
+    cases = "\n".join(f"{number}) exec {command(own)} ;;" for number, own in enumerate(jobs))
     return f"""\
 #!/bin/sh
 # sbatch this; the folder must be one that all nodes see. When all jobs have ended, the table of all is made by
-#     {command}
+#     {command(everything)}
 # which finds their runs finished. A job that was killed goes on where it was when it is submitted again.
 #SBATCH --job-name=bilevel-{problem}
-#SBATCH --array=0-{len(solvers) - 1}
+#SBATCH --array=0-{len(jobs) - 1}
 #SBATCH --ntasks=1
 #SBATCH --cpus-per-task=2
 #SBATCH --requeue
 set -eu
-set -- {shlex.join(solvers)}
-shift "$SLURM_ARRAY_TASK_ID"
-exec {command} --solver "$1"
+case "$SLURM_ARRAY_TASK_ID" in
+{cases}
+esac
 """

@@ -138,7 +138,7 @@ def _names(task: Task | TaskStack, ids: range) -> list[str]:
 def _uniform(task: Task | TaskStack, first: int, upper: Objective, lower: Objective) -> _Uniform:
     stacked = isinstance(task, TaskStack)
     ids = range(first, first + (task.count if isinstance(task, TaskStack) else 1))
-    what = "Task.stack(" if stacked else f"Task({_names(task, ids)[0]!r})."
+    what = "Task.stack: " if stacked else f"Task({_names(task, ids)[0]!r})."
     roles = {}
     for role in ROLES:
         data = getattr(task, role)

@@ -124,7 +124,10 @@ class TaskStack:
             for path, a in jax.tree_util.tree_leaves_with_path(arrays_of(getattr(self, role)))
         }
         if not lengths or len(set(lengths.values())) != 1 or 0 in lengths.values():
-            raise ValueError(f"Task.stack needs a leading axis of one length, the tasks, on every leaf; got {lengths}.")
+            raise ValueError(
+                "Task.stack needs a leading axis of one length, the tasks, one or more, on every leaf; "
+                f"got lengths {lengths}."
+            )
         return next(iter(lengths.values()))
 
 

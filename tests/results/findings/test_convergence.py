@@ -1,5 +1,7 @@
 """A loss that falls: what is said of curves whose continuation is known."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -104,3 +106,16 @@ def test_a_loss_that_rose():
 def test_of_a_few_evaluations_nothing_is_known():
     result = made(alone(np.linspace(2, 1, 10)))
     assert (kinds(result), result.verdict) == ([], "not known")
+
+
+def test_a_loss_at_y_of_last_visits_has_to_fall_at_the_very_end():
+    """Where steps see some of very many tasks, it falls by itself when x slows down."""
+    curve = np.concatenate([np.linspace(20, 16, 25), np.geomspace(16, 2.4, 15), np.full(20, 2.4)])
+    noise = 0.01 * np.random.default_rng(0).normal(size=60)
+    whole = made(alone(curve + noise), rates=np.geomspace(1, 0.01, 60))
+    assert "still falling" in kinds(whole)
+    some = dataclasses.replace(whole.history, tasks=np.tile([0, 1], (60, 1)))
+    assert "still falling" not in kinds(dataclasses.replace(whole, history=some))
+    falls = made(alone(np.linspace(20, 5, 60)))
+    some = dataclasses.replace(falls.history, tasks=np.tile([0, 1], (60, 1)))
+    assert "still falling" in kinds(dataclasses.replace(falls, history=some))

@@ -69,7 +69,7 @@ def still_falling(result: Result) -> Finding | None:
     seen = ahead.least > ROUNDING * abs(own.level)
     if not seen or not _matters(ahead, own):
         return None
-    if not _carries_over(result, ahead.fall) or _is_noise_that_ends(result, own):
+    if not _carries_over(result, ahead.fall) or _is_noise_that_ends(result, own) or _has_caught_up(result, own):
         return None
     low, high = own.level - ahead.high, own.level - ahead.low
     if _steps_become_short(result):
@@ -118,6 +118,17 @@ def _is_noise_that_ends(result: Result, own: Curve) -> bool:
     steps = np.asarray(result.history.step, float)[long]
     before = Curve(own.name, own.values[long], (steps - steps[0]) / np.ptp(steps))
     return before.trend(0.0).low <= 0
+
+
+def _has_caught_up(result: Result, own: Curve) -> bool:
+    """Whether a loss at y of last visits, which are late where steps see some of very many tasks, has stopped falling.
+
+    It rises while x is fast and falls when it slows down, whatever x is worth: so it is to fall at the very end.
+    """
+    if result.history.tasks is None:
+        return False
+    values = own.values[-max(FEW, len(own.values) // 3) :]
+    return Curve(own.name, values, np.linspace(0, 1, len(values))).trend(0.0).low <= 0
 
 
 def _matters(ahead: Forecast, own: Curve) -> bool:

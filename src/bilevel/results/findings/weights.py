@@ -50,6 +50,8 @@ class End(NamedTuple):
 
 def _end(result: Result) -> End | None:
     history = result.history
+    if history.tasks is not None:  # of some of the tasks: where the weight of the others went is not known
+        return None
     count = history.evaluations - int((1 - LAST) * history.evaluations)
     moves = history.weights.shape[1] > 1 and np.ptp(history.weights, axis=0).max() > 0
     if count < ENOUGH / 2 or not moves:
@@ -115,14 +117,17 @@ def weights_off(result: Result) -> Finding | None:
     if own.values.shape[1] < 2 or not np.all(np.isfinite(own.values)):
         return None
     late = slice(-max(5, history.evaluations // 4), None)
-    losses, weights = own.values[late], np.asarray(history.weights[late], float)
+    losses, weights, names = own.values[late], np.asarray(history.weights[late], float), result.y.names
+    if history.tasks is not None:  # of some of the tasks: the end, of which all are known
+        losses, weights = (np.asarray(a, float)[None] for a in (result.last.losses, result.last.weights))
     i = int(losses.mean(axis=0).argmax())  # by means, as the worst of many noisy losses is above each of theirs
-    gap, error = mean_and_error(losses[:, i] - np.sum(weights * losses, axis=1))
+    gaps = losses[:, i] - np.sum(weights * losses, axis=1)
+    gap, error = mean_and_error(gaps) if len(gaps) > 1 else (float(gaps[0]), 0.0)
     level = float(losses[:, i].mean())
     size = max(abs(level), float(np.abs(losses).max(axis=1).mean()))
     if gap - ERRORS * error <= APART * size:
         return None
-    task, weight = str(column_names(history, result.y.names)[i]), float(history.weights[-1, i])
+    task, weight = str(names[i]), float(weights[-1, i])
     numbers = {"gap": gap, "error": error, "worst": level, "task": task, "weight": weight}
     travel = float(np.nansum(history.weights_travel))
     if travel < STILL:
