@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 COLOURED_TASKS = 8
+ALIKE = "all tasks alike"
 NAMED_TASKS, NAMED_DOTS = 30, 90  # up to this many tasks, and dots of one kind, every task has a row with its name
 KEY_LENGTH, NAME_LENGTH = 19, 26  # letters of a task in a legend, of one in a row
 READABLE_DECADES = 3  # up to this many, an axis shows 0.1, 0.2, 0.5 and not only powers of ten
@@ -81,7 +82,8 @@ def draw_weights(axes: Axes, entry: Entry) -> None:
         look = line_look(COLOURS[rank], MARKERS[0], "validation", len(steps))
         coloured.append(_curve(axes, steps, curves[rank], names[rank], look))
     axes.set_ylim(0, 1.08 * np.nanmax(curves))
-    axes.set_ylabel("weight")
+    followed, there = (max(map(len, own)) for own in (order, entry.tasks))
+    axes.set_ylabel("weight" if names[0] == ALIKE or followed == there else f"weight, of {followed} of {there:,} tasks")
     shown = short_names(names[:COLOURED_TASKS], KEY_LENGTH)
     shown += [f"{len(others)} other{'s' * (len(others) > 1)}"] * len(pale)
     add_legend(axes, [*reversed(coloured), *pale], shown)
@@ -102,7 +104,7 @@ def _heaviest(entry: Entry) -> tuple[list[str], list[np.ndarray]]:
         weights = [run.history.weights[-1] for run in entry.runs]
         tasks = [tuple(column_names(run.history, own)) for run, own in zip(entry.runs, tasks, strict=True)]
     if all(np.ptp(run.history.weights) < 1e-6 for run in entry.runs):
-        return ["all tasks alike"], [np.zeros(1, int)] * len(weights)
+        return [ALIKE], [np.zeros(1, int)] * len(weights)
     if len(set(tasks)) == 1:
         order = np.argsort(-np.median(weights, axis=0), kind="stable")
         return [tasks[0][i] for i in order], [order] * len(weights)
