@@ -271,9 +271,7 @@ def _first(count: int) -> list[Device]:
     there = jax.devices()
     if not 1 <= count <= len(there):
         more = f" On a CPU, JAX_NUM_CPU_DEVICES={count} in the environment makes them." if count > 0 else ""
-        raise ValueError(
-            f"solve(devices={count}): it needs a number from 1 to {len(there)}, as many as there are.{more}"
-        )
+        raise ValueError(f"solve(devices={count}): it needs a number from 1 to {len(there)}, all there are.{more}")
     return there[:count]
 
 
