@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.oracles.fitting import fitted
+from bilevel.lower.fitting import fitted
 
 N, D, ROWS = 7, 5, 9
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.diagnostics.newton import solve_lower
+from bilevel.diagnostics.exact import solve_lower
 from bilevel.diagnostics.spectrum import DENSE, extremes, is_strongly_convex, lower_spectra
 from bilevel.problem.per_task import PerTask
 

@@ -1,0 +1,40 @@
+"""What solves a lower problem to tolerance."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bilevel.problem.group import TaskView
+
+
+class Solved(NamedTuple):
+    """One lower problem, solved."""
+
+    y: Any
+    before: Any  # y before the last step: what a loss changed along it is about what it may still change
+    error: jax.Array  # about |y - y*|
+    converged: jax.Array
+    passes: jax.Array  # gradients over all rows that it took; a Hessian counts as one for each of its columns
+
+
+class Lower(abc.ABC):
+    """Solves y*(x) = argmin g(x, .) for one task at a time: inside `vmap`, and knowing nothing of other tasks.
+
+    To write one, make a part (`bl.part`) that inherits this and has `solve`.
+    """
+
+    def check(self) -> None:  # noqa: B027  (most have nothing to refuse)
+        """Raises where an argument makes no sense."""
+
+    @abc.abstractmethod
+    def solve(self, task: TaskView, x: Any, y: Any, accuracy: Any = None) -> Solved:
+        """Minimises g_i(x, .) on all rows from y, to a distance of `accuracy` (1 + |y|); None = as near as it gets."""
+
+
+def tolerance(dtype: Any) -> float:
+    """The relative accuracy of a solution: 4e-11 in double precision, 2e-5 in single."""
+    return float(jnp.finfo(dtype).eps) ** (2 / 3)
