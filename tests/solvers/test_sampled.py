@@ -23,7 +23,7 @@ from bilevel.trackers import Momentum, Storm
 from every_solver import every
 
 OPTIONS = {"upper_lr": 0.05, "lower_lr": 0.2, "weighting": bl.weightings.SimplexAscent(0.05)}
-BILEVEL = [name for name in bl.solvers.__all__ if getattr(bl, name).problem_type is bl.Problem]
+BILEVEL = [name for name in bl.solvers.__all__ if hasattr(getattr(bl, name), "sampling")]
 ALL_ONLY = [name for name in BILEVEL if getattr(bl, name).needs_all_tasks]
 SOLVERS = {name: getattr(bl, name)(**OPTIONS) for name in BILEVEL if name not in ALL_ONLY}
 SOLVERS["MASOBA, per task"] = bl.MASOBA(**OPTIONS, tracker=Momentum(per_task=True))

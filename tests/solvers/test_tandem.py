@@ -121,9 +121,13 @@ def test_how_far_x_moved():
 
 
 def test_what_is_recommended():
-    assert isinstance(bl.recommended(bl.problems.noisy_ball().problem), bl.Tandem)
-    assert isinstance(bl.recommended(bl.problems.noisy_ball().problem, steps=100), bl.MORBiT)
-    assert isinstance(bl.recommended(bl.problems.enclosing_ball().problem), bl.MORBiT)
+    noisy = bl.problems.noisy_ball().problem.rebatched(lambda size: 1)  # of 32 rows
+    assert isinstance(bl.recommended(noisy), bl.Tandem)
+    assert isinstance(bl.recommended(noisy, steps=100), bl.MORBiT)
+    assert isinstance(bl.recommended(noisy, steps=100_000), bl.Descent)  # all rows cost no more
+    assert isinstance(bl.recommended(bl.problems.enclosing_ball().problem), bl.Descent)
+    huge = np.broadcast_to(0.0, 2**26)  # a gradient for each of four tasks would be too much
+    assert isinstance(bl.recommended(bl.problems.enclosing_ball().problem, x=huge), bl.MORBiT)
     with pytest.raises(ValueError, match="steps='many'"):
         bl.recommended(bl.problems.noisy_ball().problem, "many")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"recommended\(problem=...\) got str"):

@@ -4,6 +4,9 @@ Batched ones run in the threads of the compiled program itself and wait for each
 with its batch of matrices of a hundred rows, deadlock on a CPU (seen with jaxlib 0.10: solve, Cholesky, triangular
 solves and QR). One after the other they do not, and take no longer.
 
+Small positive systems are eliminated for all tasks at once, by plain operations: a thousand calls of a library for
+matrices of eight rows take thirty times as long.
+
 Nothing here can be differentiated, which nothing needs.
 """
 
@@ -15,9 +18,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+SMALL = 24  # rows up to which elimination by plain operations is faster
 
-def _in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, whose `vmap` on a CPU is a loop."""
+
+def _in_turn(function: Callable[..., Any], small: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """`function`, whose `vmap` on a CPU is a loop; of small matrices that of `small`, where there is one."""
 
     @jax.custom_batching.custom_vmap
     def called(*arguments: jax.Array) -> Any:
@@ -28,9 +33,10 @@ def _in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
         full = [
             a if is_in else jnp.broadcast_to(a, (size, *a.shape)) for a, is_in in zip(arguments, in_batch, strict=True)
         ]
+        few = small if full[0].shape[-1] <= SMALL else None
         out = jax.lax.platform_dependent(
             *full,
-            cpu=lambda *rows: jax.lax.map(lambda row: called(*row), rows),
+            cpu=lambda *rows: jax.vmap(few)(*rows) if few is not None else jax.lax.map(lambda row: called(*row), rows),
             default=lambda *rows: jax.vmap(function)(*rows),
         )
         return out, jax.tree.map(lambda _: True, out)
@@ -44,10 +50,35 @@ def solve(A: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.linalg.solve(A, b)
 
 
-@_in_turn
+def _eliminated(A: jax.Array, b: jax.Array) -> jax.Array:
+    """A^-1 b by elimination without exchanges, which is stable for a positive definite A; NaN where it is not."""
+    rows, last = jnp.arange(len(b)), len(b) - 1
+
+    def down(k: int, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        A, b = carry
+        pivot = jnp.where(A[k, k] > 0, A[k, k], jnp.nan)
+        share = jnp.where(rows > k, A[:, k] / pivot, 0)
+        return A - share[:, None] * A[k][None], b - share * b[k]
+
+    def up(i: int, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        A, b = carry
+        k = last - i
+        found = b[k] / jnp.where(A[k, k] > 0, A[k, k], jnp.nan)
+        return A, jnp.where(rows < k, b - A[:, k] * found, jnp.where(rows == k, found, b))
+
+    return jax.lax.fori_loop(0, len(b), up, jax.lax.fori_loop(0, len(b), down, (A, b)))[1]
+
+
+def _factorised(A: jax.Array, b: jax.Array) -> jax.Array:
+    return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(A), True), b)
+
+
+_solve_positive = _in_turn(_factorised, _eliminated)
+
+
 def solve_positive(A: jax.Array, b: jax.Array) -> jax.Array:
     """A^-1 b for a positive definite A; NaN where it is not."""
-    return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(A), True), b)
+    return _solve_positive(A, b)
 
 
 @_in_turn

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bilevel.solvers.alset import ALSET
     from bilevel.solvers.amigo import AmIGO
     from bilevel.solvers.bsa import BSA
+    from bilevel.solvers.descent import Descent
     from bilevel.solvers.f2sa import F2SA
     from bilevel.solvers.fsla import FSLA
     from bilevel.solvers.gda import GDA
@@ -53,6 +54,7 @@ __all__ = [
     "TTSA",
     "VRBO",
     "AmIGO",
+    "Descent",
     "HiBSA",
     "MORBiT",
     "StocBiO",

@@ -8,6 +8,7 @@ import jax
 from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core.module import part
+from bilevel._core.simplex_program import Bounds
 from bilevel.weightings.base import Weighting, uniform
 
 
@@ -28,6 +29,10 @@ class Average(Weighting[tuple[()]]):
     ) -> tuple[jax.Array, tuple[()]]:
         """Nothing moves."""
         return weights, state
+
+    def bounds(self, n: int, dtype: DTypeLike) -> Bounds:
+        """One point."""
+        return Bounds(uniform(n, dtype), uniform(n, dtype))
 
     def weigh_draw(self, losses: jax.Array, state: Any) -> tuple[jax.Array, Any]:
         """1/m for each task."""

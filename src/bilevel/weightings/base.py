@@ -11,6 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core.schedules import Rate
+from bilevel._core.simplex_program import Bounds
 
 StateT = TypeVar("StateT")
 
@@ -44,6 +45,7 @@ class Weighting(abc.ABC, Generic[StateT]):
 
     Attributes:
         lr: gamma, the rate of the weights; None = chosen by the solver.
+        pull: the strength e of a term -e ||weights - 1/n||^2 in the objective.
         moves: whether the losses move the weights, so that a rate is needed.
         compares: what the tasks are compared by, in a word.
         weighs_draws: whether it can weigh tasks that are seen once (`bl.sampling.Fresh`), by `start_draws` and
@@ -51,6 +53,7 @@ class Weighting(abc.ABC, Generic[StateT]):
     """
 
     lr: Rate = None
+    pull: float = 0.0
     moves: bool = True
     compares: str = "loss"
     weighs_draws: bool = False
@@ -73,6 +76,21 @@ class Weighting(abc.ABC, Generic[StateT]):
     def sizes(self, losses: jax.Array, state: StateT) -> jax.Array:
         """The size of what moves each weight, from which a rate that is not given is chosen: for most, of the loss."""
         return jnp.abs(losses)
+
+    # The objective itself, for solvers that maximise it over the weights instead of moving them by a rate:
+    # max over p in `bounds` of <p, scores(losses)> - pull |p - 1/m|^2, and the tasks then have the weights `spread(p)`.
+
+    def scores(self, losses: jax.Array, state: StateT) -> jax.Array:
+        """What is weighed, linear in the losses but for a constant: for most, these themselves."""
+        return losses
+
+    def bounds(self, n: int, dtype: DTypeLike) -> Bounds:
+        """The set that the weights of the scores of n tasks are in: for most, the simplex."""
+        return Bounds(jnp.zeros(n, dtype), jnp.ones(n, dtype))
+
+    def spread(self, weights: jax.Array, n: int) -> jax.Array:
+        """The weights of n tasks, of those of the scores."""
+        return weights
 
     def compared(self, losses: np.ndarray) -> np.ndarray:
         """What the tasks are compared by, at these losses: for most, these themselves. The objective is its maximum."""

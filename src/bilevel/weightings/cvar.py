@@ -9,6 +9,7 @@ from jax.typing import ArrayLike, DTypeLike
 from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate
+from bilevel._core.simplex_program import Bounds
 from bilevel.weightings.base import Weighting, uniform
 from bilevel.weightings.tail import Tail
 
@@ -52,6 +53,10 @@ class CVaR(Weighting[tuple[()]]):
         cap = 1 / (self.fraction * weights.shape[0])
         projected = project_capped(weights + rate * (losses - jnp.max(losses)), cap)
         return projected.astype(weights.dtype), state
+
+    def bounds(self, n: int, dtype: DTypeLike) -> Bounds:
+        """The capped simplex."""
+        return Bounds(jnp.zeros(n, dtype), jnp.minimum(jnp.full(n, 1 / n, dtype) / self.fraction, 1).astype(dtype))
 
     def start_draws(self, dtype: DTypeLike) -> Tail:
         """The tail is not known yet."""

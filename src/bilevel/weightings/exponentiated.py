@@ -9,6 +9,7 @@ from jax.typing import ArrayLike, DTypeLike
 from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate
+from bilevel._core.simplex_program import Bounds
 from bilevel.weightings.base import Weighting, uniform
 
 
@@ -47,3 +48,7 @@ class Exponentiated(Weighting[jax.Array]):
         logs = jax.nn.log_softmax(state + rate * (losses - jnp.max(losses)))
         floor = jnp.asarray(self.floor, weights.dtype)
         return ((1 - floor) * jnp.exp(logs) + floor / weights.shape[0]).astype(weights.dtype), logs.astype(state.dtype)
+
+    def bounds(self, n: int, dtype: DTypeLike) -> Bounds:
+        """The simplex above the floor."""
+        return Bounds(jnp.full(n, self.floor / n, dtype), jnp.ones(n, dtype))

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core import pytrees, values
 from bilevel._core.module import leaf, part
+from bilevel._core.simplex_program import Bounds
 from bilevel.weightings.base import Weighting
 
 
@@ -42,3 +43,7 @@ class Fixed(Weighting[tuple[()]]):
     ) -> tuple[jax.Array, tuple[()]]:
         """Nothing moves."""
         return weights, state
+
+    def bounds(self, n: int, dtype: DTypeLike) -> Bounds:
+        """One point."""
+        return Bounds(jnp.asarray(self.weights, dtype), jnp.asarray(self.weights, dtype))

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core import values
 from bilevel._core.module import part
+from bilevel._core.simplex_program import Bounds
 from bilevel.weightings.base import StateT, Weighting
 from bilevel.weightings.simplex_ascent import SimplexAscent
 from bilevel.weightings.wrapper import Wrapper
@@ -61,6 +62,18 @@ class Folds(Wrapper[StateT]):
     def sizes(self, losses: jax.Array, state: StateT) -> jax.Array:
         """Those of the means."""
         return self.weighting.sizes(self._sums(losses) / self.folds, self._of(state))
+
+    def scores(self, losses: jax.Array, state: StateT) -> jax.Array:
+        """Those of the means."""
+        return self.weighting.scores(self._sums(losses) / self.folds, self._of(state))
+
+    def bounds(self, n: int, dtype: DTypeLike) -> Bounds:
+        """Those of the tasks before cross-fitting."""
+        return self.weighting.bounds(n // self.folds, dtype)
+
+    def spread(self, weights: jax.Array, n: int) -> jax.Array:
+        """That of a task, in equal parts for its folds."""
+        return self._for_folds(self.weighting.spread(weights, n // self.folds) / self.folds)
 
     def compared(self, losses: np.ndarray) -> np.ndarray:
         """By the means, the same for all folds of a task."""

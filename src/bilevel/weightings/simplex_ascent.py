@@ -10,6 +10,7 @@ from jax.typing import ArrayLike, DTypeLike
 from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate
+from bilevel._core.simplex_program import Bounds
 from bilevel.weightings.base import Weighting, uniform
 
 SORTED = 1000  # more values are projected without sorting them, which takes longer by far
@@ -69,6 +70,10 @@ class SimplexAscent(Weighting[tuple[()]]):
         moved = jnp.maximum(moved, jnp.max(moved) - 1)
         projected = project(moved, 1 - floor)
         return (floor / n + projected).astype(weights.dtype), state
+
+    def bounds(self, n: int, dtype: DTypeLike) -> Bounds:
+        """The simplex above the floor."""
+        return Bounds(jnp.full(n, self.floor / n, dtype), jnp.ones(n, dtype))
 
 
 def project(values: jax.Array, total: ArrayLike) -> jax.Array:

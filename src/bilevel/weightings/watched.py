@@ -11,6 +11,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core import values
 from bilevel._core.module import part
+from bilevel._core.simplex_program import Bounds
 from bilevel.weightings.base import StateT, Weighting
 from bilevel.weightings.simplex_ascent import SimplexAscent
 from bilevel.weightings.wrapper import Wrapper
@@ -60,6 +61,18 @@ class Watched(Wrapper[StateT]):
     def sizes(self, losses: jax.Array, state: StateT) -> jax.Array:
         """Those of the seen tasks; the others move nothing."""
         return _padded(self.weighting.sizes(*self._seen((losses, state))), len(losses))
+
+    def scores(self, losses: jax.Array, state: StateT) -> jax.Array:
+        """Those of the seen tasks."""
+        return self.weighting.scores(*self._seen((losses, state)))
+
+    def bounds(self, n: int, dtype: DTypeLike) -> Bounds:
+        """Those of the seen tasks."""
+        return self.weighting.bounds(self.seen, dtype)
+
+    def spread(self, weights: jax.Array, n: int) -> jax.Array:
+        """0 for the others."""
+        return _padded(self.weighting.spread(weights, self.seen), n)
 
     def compared(self, losses: np.ndarray) -> np.ndarray:
         """That of the seen tasks; the others, which do not count, are never the worst."""

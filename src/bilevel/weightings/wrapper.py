@@ -11,6 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core.schedules import Rate
+from bilevel._core.simplex_program import Bounds
 from bilevel.weightings.base import StateT, Weighting
 
 
@@ -34,6 +35,11 @@ class Wrapper(Weighting[StateT]):
         return self.weighting.lr
 
     @property
+    def pull(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """That of the weighting inside."""
+        return self.weighting.pull
+
+    @property
     def moves(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether the weighting inside moves the weights."""
         return self.weighting.moves
@@ -42,6 +48,18 @@ class Wrapper(Weighting[StateT]):
     def compares(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """What the weighting inside compares."""
         return self.weighting.compares
+
+    def scores(self, losses: jax.Array, state: StateT) -> jax.Array:
+        """Those of the weighting inside."""
+        return self.weighting.scores(losses, state)
+
+    def bounds(self, n: int, dtype: DTypeLike) -> Bounds:
+        """Those of the weighting inside."""
+        return self.weighting.bounds(n, dtype)
+
+    def spread(self, weights: jax.Array, n: int) -> jax.Array:
+        """That of the weighting inside."""
+        return self.weighting.spread(weights, n)
 
     def compared(self, losses: np.ndarray) -> np.ndarray:
         """That of the weighting inside."""
@@ -101,6 +119,10 @@ class Compared(Wrapper[Wrapped[StateT]]):
         kept = self.renew(losses, state.kept)
         weights, inside = self.weighting.update(weights, self.seen(losses, kept), state.inside, rate)
         return weights, Wrapped(inside, kept)
+
+    def scores(self, losses: jax.Array, state: Wrapped[StateT]) -> jax.Array:
+        """What the weighting inside makes of what is seen."""
+        return self.weighting.scores(self.seen(losses, state.kept), state.inside)
 
     def compared(self, losses: np.ndarray) -> np.ndarray:
         """What the weighting inside makes of what is seen."""

@@ -67,6 +67,11 @@ class BilevelSolver(Solver):
         return Needs(self.upper_lr is None, lower, weights, curvature, self.sampling.draws)
 
     @property
+    def has_chosen_rates(self) -> bool:
+        """Where one was not given, and its `rates` choose it."""
+        return self.rates.chooses and (self.needs.upper or self.needs.lower or self.needs.weights)
+
+    @property
     def rule_of_x(self) -> Rule:
         """The rule that was given, or that of the rates."""
         return self.upper_rule or self.rates.upper_rule or optax.sgd

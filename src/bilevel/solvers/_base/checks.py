@@ -30,6 +30,7 @@ LOOKS_AGAIN = (
 OBJECTS = (  # option, what it must have, what it needs to be
     ("weighting", "moves", "a weighting object, such as bl.weightings.SimplexAscent()"),
     ("hypergradient", "surrogate", "an estimator object, such as bl.hypergradients.Tracked()"),
+    ("lower", "solve", "what solves a lower problem, such as bl.lower.Newton()"),
     ("rates", "refresh", "a rates object, such as bl.rates.Measured()"),
     ("tracker", "per_task", "a tracker object, such as bl.trackers.Storm()"),
     ("sampling", "draws", "a sampling object, such as bl.sampling.Mixture(64)"),
@@ -42,7 +43,7 @@ def check_objects(solver: Any) -> None:
     """Every option that is an object must be one, and not its class."""
     for field, method, needed in OBJECTS:
         value = getattr(solver, field, None)
-        if value is None and (field == "upper_rule" or not hasattr(solver, field)):
+        if value is None and getattr(type(solver), field, None) is None:  # it has no such option, or None is allowed
             continue
         if isinstance(value, type) or not hasattr(value, method):
             raise TypeError(f"{type(solver).__name__}({field}=...) got {value!r}: it needs {needed}.")

@@ -36,6 +36,8 @@ class Solver(abc.ABC):
     problem_type: ClassVar[type[BaseProblem]] = Problem  # the kind of problem that it solves
     chooses_rates: ClassVar[bool] = False  # whether a rate of None is chosen for the user
     moves_x_first: ClassVar[bool] = False  # whether y^{k+1} is made for x^{k+1}, not for x^k
+    looks_at_all_rows: ClassVar[bool] = False  # whether every step does, so that nothing is drawn
+    may_end: ClassVar[bool] = False  # whether a run may end before its last step, by `has_ended`
     card: ClassVar[Card] = Card("single", "nothing", "not known", "none", "all of it")
 
     @abc.abstractmethod
@@ -74,6 +76,23 @@ class Solver(abc.ABC):
     def fitted(self, problem: Any, x: Any, y: PerTask[Any]) -> PerTask[Any]:
         """y at which a run is evaluated: as it is, unless no step moves it, where it is fitted to x from there."""
         return y
+
+    @property
+    def has_chosen_rates(self) -> bool:
+        """Whether some of its rates are chosen, rather than given."""
+        return False
+
+    def has_ended(self, state: State) -> jax.Array | bool:
+        """Whether there is nothing more to gain: the run then ends before its last step."""
+        return False
+
+    def has_converged(self, state: State) -> bool:
+        """Of a run that has ended by itself: whether that is because it has converged."""
+        return True
+
+    def explain(self, problem: Any, state: State) -> str:
+        """What it chose for the problem, and how it ended, in a sentence; "" where there is nothing to say."""
+        return ""
 
     def check(self, problem: Any) -> None:  # noqa: B027  (most options need no check)
         """Raises where an option makes no sense for a problem: names the option, its value, what it needs."""

@@ -1,0 +1,444 @@
+"""Descent: the worst loss itself goes down in every step, for runs whose steps look at all the data. Ours.
+
+With l_i(x) = f_i(x, y_i*(x)) the true losses, G_i their gradients, W the set of weights and
+
+    phi(x) = max over weights w in W of  sum_i w_i l_i(x),
+
+step k is
+
+    (1)  G_i = f_x - J A^-1 f_y  at (x^k, y_i*(x^k)),                                             every task i
+    (2)  w   = argmax over w in W of  sum_i w_i l_i - g' H g / 2,   g = sum_i w_i G_i             the dual of (3)
+    (3)  d   = -H g   = argmin over d of  max over w of  sum_i w_i (l_i + <G_i, d>)  +  d' B d / 2,     B = H^-1
+    (4)  x^{k+1} = x^k + t d,   t = 1, 1/2, 1/4, ...,   the first with  phi(x^{k+1}) <= phi(x^k) - 1e-4 (promised)
+    (5)  H from the moves of x and the changes of sum_i w_i G_i (limited-memory BFGS of the Lagrangian)
+
+(2) is a small quadratic program, whose solution is the weights. In (4) every y_i*(x) is solved for: phi is the true
+worst loss, and it never rises. Where x is constrained, H acts along the face of X that Nesterov's composite minimax
+step leads to, and x moves along the projection of d; where that gains nothing, it takes the composite step.
+
+Three things make it reliable where losses are not convex. H is made so much smaller that a move is at most a few
+hundredths as long as x at the start, and a little more with every step: longer ones gain more at once and end in worse
+minima (networks saturate, penalties and bandwidths run off). The weights of (2) are pulled to uniform ones at first, by
+-e |w - 1/n|^2, and e is divided by four where that lowers phi no more: x then learns for all tasks before it serves the
+worst. And where a line search finds nothing, (5) learns the change of the slope along it: without that x would stay at
+a kink, such as a ReLU has.
+
+Any weighting will do: `Average` leaves one w, and the method is L-BFGS; `CVaR` caps the weights; `Regret` and `Ratio`
+compare by something else.
+
+It ends by itself. For convex losses and an optimum at a distance D,  phi(x) - phi* <= (phi(x) - sum_i w_i l_i(x)) +
+|g| D.  The run has converged where the right side, with D how far x has come, is below `tolerance` times phi. Where a
+hundred steps gain less than that, it stops too.
+
+Theory: composite minimax steps with H a number and a line search converge to stationary points, at a linear rate where
+the losses are strongly convex (Nesterov, Introductory Lectures on Convex Optimization, 2004, section 2.3). With
+quasi-Newton H this is a sequential quadratic program of the epigraph form: locally superlinear under second-order
+conditions (Han, 1977; Powell, 1978). Nothing is proven here for H of limited memory, nor for lower problems that are
+solved by iterations.
+
+Reference: none of its own. Parts: Nesterov, "Introductory lectures on convex optimization", 2004, section 2.3; Han, "A
+globally convergent method for nonlinear programming", 1977; Powell, "Algorithms for nonlinear constraints that use
+Lagrangian functions", 1978; Nocedal, "Updating quasi-Newton matrices with limited storage", 1980.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from bilevel._core import values
+from bilevel._core.module import leaf, part
+from bilevel._core.quasi_newton import Curvature
+from bilevel._core.simplex_program import Response, respond
+from bilevel.constraints import Unconstrained
+from bilevel.hypergradients import ConjugateGradient, Exact
+from bilevel.hypergradients.base import Hypergradient
+from bilevel.lower import Lower, Newton
+from bilevel.oracles.upper import Point, Upper
+from bilevel.problem.group import UpperSample
+from bilevel.problem.per_task import InOrder, PerTask
+from bilevel.problem.problem import Problem
+from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.checks import check_memory, check_objects
+from bilevel.solvers._base.minimax_model import Map, Model
+from bilevel.solvers._base.solver import Solver
+from bilevel.solvers._base.state import Info, State
+from bilevel.weightings import SimplexAscent
+from bilevel.weightings.base import Weighting
+
+MEMORY = 20  # moves that H is made of
+SHARE = 0.03  # of the size of x at the start, at least of 1, that it moves by at most in a step
+WAY = 60.0  # a run of K steps may move by WAY / K instead: a short one must come somewhere
+GROWTH = 50.0  # steps after which a move may be twice as long, and so on: no faster, or x could run off in no time
+SLACK, ROUNDS = 1.5, 10  # a move may be so much longer; H is made smaller so often
+SPREAD = 0.1  # e at first, in units of n phi
+NARROWER = 4.0  # what e is divided by
+SUFFICIENT = 1e-4  # the share of the promised decrease that a step must achieve
+TRIES, FEW = 20, 4  # of a line search; as long as e > 0
+TURN = 5  # tries after which x goes along the composite step
+ANEW = 3  # steps in a row that find nothing lower, after which H is forgotten
+PATIENCE = 7  # and after which rounding is all that is left
+FAR, FLAT, MOST = 4.0, 1e-3, 5  # how far x ran off, what a slope may still be worth, and how many numbers are named
+WINDOW = 100  # steps that must gain more than the tolerance: along kinks steps may become short without end
+
+
+class Descending(NamedTuple):
+    """What is carried from step to step."""
+
+    losses: InOrder[jax.Array]  # l_i(x)
+    start: Any  # x at the start
+    last: Any  # x before the last move
+    slope: jax.Array  # g there, flat
+    curvature: Curvature  # H
+    longest: jax.Array  # move at first
+    rate: jax.Array  # t of the last move
+    accuracy: jax.Array  # of the lower problems, relative: it follows the progress
+    measure: jax.Array  # how far phi may be above its minimum, by the bound of the docstring
+    spread: jax.Array  # e, which is added to the weighting's own pull
+    stuck: jax.Array  # steps in a row that found nothing lower
+    mark: jax.Array  # phi when it was last looked at: every `WINDOW` steps
+    ended: jax.Array
+
+
+class Slopes(NamedTuple):
+    """Gradients in x, flat."""
+
+    of_tasks: jax.Array  # G
+    of_scores: jax.Array  # of what is weighed: for most weightings the same
+
+
+class Ways(NamedTuple):
+    """Where x may go."""
+
+    weights: jax.Array  # w
+    slope: jax.Array  # g
+    d: jax.Array
+    composite: jax.Array | None  # Nesterov's step, which surely leads down; None = d does
+
+    def candidate(self, x: jax.Array, project: Map, number: jax.Array) -> jax.Array:
+        """The point of a try: halvings of d, and of the composite step after some."""
+        length = jnp.exp2(-number.astype(x.dtype))
+        if self.composite is None:
+            return x + length * self.d
+        short = x + length * 2**TURN * self.composite
+        return jnp.where(number < TURN, project(x + length * self.d), short)
+
+
+class Tried(NamedTuple):
+    """A point of the line search, and the last one that was too high."""
+
+    number: jax.Array
+    x: jax.Array  # flat
+    y: PerTask[Any]
+    losses: jax.Array
+    value: jax.Array
+    refused_x: jax.Array
+    refused_y: PerTask[Any]
+
+
+@part
+class Descent(Solver):
+    """Descent of the true worst loss, by quadratic programs and a line search. No rate is needed.
+
+    Args:
+        weighting: what the tasks are compared by, and the set of their weights, from `bl.weightings`; it needs no rate.
+        lower: what solves the lower problems, from `bl.lower`; None = Newton's method, which factorises their Hessians
+            where y has at most 512 numbers, and takes products with them beyond.
+        hypergradient: an estimator from `bl.hypergradients`; None = `Exact()` where Hessians are factorised,
+            `ConjugateGradient` beyond.
+        tolerance: the run ends where the loss can fall by no more than this share of it, as far as the docstring of
+            `bilevel.solvers.descent` can tell; 0 = where rounding ends it.
+
+    >>> import bilevel as bl
+    >>> known = bl.problems.enclosing_ball()
+    >>> result = bl.solve(known.problem, bl.Descent(), known.x, steps=2000, progress=False)
+    >>> result.status, result.steps < 200, bool(abs(result.worst - known.value) < 1e-3)
+    ('converged', True, True)
+    """
+
+    weighting: Weighting = SimplexAscent()
+    lower: Lower | None = None
+    hypergradient: Hypergradient | None = None
+    tolerance: float = leaf(default=1e-4)
+
+    looks_at_all_rows = True
+    may_end = True
+    card = Card(
+        loops="double",
+        keeps="moves of x (40 d_x), in a step a gradient of x for each task (n d_x)",
+        rate="no theorem for all of it",
+        paper="ours; Nesterov, 2004; Han, 1977; Powell, 1978",
+        extension="all of it",
+    )
+
+    # ------------------------------------------------------------------ checks
+
+    def check(self, problem: Problem) -> None:
+        """Raises where an option makes no sense."""
+        check_objects(self)
+        values.number("tolerance", self.tolerance, least=0, of="Descent")
+        self.weighting.check(problem.size)
+        for chosen in (self.lower, self.hypergradient):
+            if chosen is not None:
+                chosen.check()
+        if not all(source.finite for group in problem.groups for source in (group.train, group.validation)):
+            raise ValueError(
+                "Descent() looks at all the data in every step, and the problem has a Generator, which is infinite: "
+                "draw fixed rows from it, or give a solver such as bl.Tandem()."
+            )
+
+    def check_size(self, problem: Problem, x: Any, y: PerTask[Any]) -> None:
+        """Every task has a gradient of its own."""
+        numbers = problem.size * sum(leaf.size for leaf in jax.tree.leaves(x))
+        dtype = jnp.result_type(*jax.tree.leaves(x))
+        check_memory("Descent() holds a gradient of x for each task, and", numbers, dtype, "give bl.MORBiT() instead")
+
+    # ------------------------------------------------------------------ the parts
+
+    def parts(self, y: PerTask[Any]) -> tuple[Lower, Hypergradient]:
+        """What solves the lower problems, and what estimates the hypergradient: given, or chosen by the size of y."""
+        usual = Newton.suited(y)
+        exact = self.hypergradient or (Exact() if usual.factorises(y) else ConjugateGradient(500, 1e-8))
+        return self.lower or usual, exact
+
+    def solved(self, problem: Problem, x: Any, y: PerTask[Any], accuracy: jax.Array) -> tuple[PerTask[Any], jax.Array]:
+        """y_i*(x) and l_i(x)."""
+        lower, _ = self.parts(y)
+        y = problem.each(lambda task, y: lower.solve(task, x, y, accuracy).y, y)
+        return y, problem.validation_losses(x, y)
+
+    def slopes(self, problem: Problem, state: State) -> tuple[PerTask[Any], Slopes]:
+        """(1), and the state of the estimator."""
+        _, estimator = self.parts(state.y)
+        point = Point(state.x, state.y, state.weights, state.v)
+        seen = Upper(problem, estimator).directions(point, _all_rows(problem))
+        rows = jnp.concatenate([a.reshape(a.shape[0], -1) for a in jax.tree.leaves(seen.direction)], axis=1)
+        rows = rows.astype(state.weights.dtype)
+        scores = lambda losses: self.weighting.scores(losses, state.weighting)  # noqa: E731
+        linear = lambda column: jax.jvp(scores, (jnp.zeros_like(column),), (column,))[1]  # noqa: E731
+        return seen.v, Slopes(rows, jax.vmap(linear, in_axes=1, out_axes=1)(rows))
+
+    def slope(self, slopes: Slopes, state: State, weights: jax.Array) -> jax.Array:
+        """g = sum_i w_i G_i, of the weights of tasks."""
+        return self.weighting.in_direction(weights, state.weighting) @ slopes.of_tasks
+
+    def objective(self, losses: jax.Array, weighting: Any) -> Response:
+        """phi, and the weights of the scores that reach it."""
+        scores = self.weighting.scores(losses, weighting)
+        return respond(scores, self.weighting.bounds(losses.shape[0], losses.dtype), self.weighting.pull)
+
+    # ------------------------------------------------------------------ a run
+
+    def start(self, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
+        """The first state: the lower problems are solved."""
+        x = problem.constraint.project(x)
+        flat, _ = ravel_pytree(x)
+        dtype = jnp.promote_types(flat.dtype, jnp.float32)
+        weights, weighting = self.weighting.init(problem.size, dtype)
+        zero, one = jnp.zeros((), dtype), jnp.ones((), dtype)
+        y, losses = self.solved(problem, x, y, zero)
+        memory = Descending(
+            losses=InOrder(losses.astype(dtype)),
+            start=x,
+            last=x,
+            slope=jnp.zeros_like(flat, dtype),
+            curvature=_unknown(flat, zero),
+            longest=jnp.maximum(1, jnp.linalg.norm(flat)) * jnp.clip(WAY / jnp.asarray(steps, dtype), SHARE, 1),
+            rate=zero,
+            accuracy=zero,
+            measure=one * jnp.inf,
+            spread=SPREAD * problem.size * jnp.abs(self.objective(losses, weighting).value).astype(dtype),
+            stuck=jnp.zeros((), jnp.int32),
+            mark=one * jnp.inf,
+            ended=jnp.array(False),
+        )
+        _, estimator = self.parts(y)
+        point = Point(x, y, weights, PerTask(((),) * len(y)))
+        v = Upper(problem, estimator).init(point, _all_rows(problem))
+        return State(jnp.zeros((), jnp.int32), x, y, weights, weighting, v=v, memory=memory)
+
+    def has_ended(self, state: State) -> jax.Array:
+        """Where it has converged."""
+        return state.memory.ended
+
+    def has_converged(self, state: State) -> bool:
+        """Whether slopes, or rounding, say that there is nothing to gain; not where steps have become very short."""
+        memory: Descending = state.memory
+        value = self.objective(memory.losses.value, state.weighting).value
+        return bool(memory.measure <= self.tolerance * jnp.abs(value)) or int(memory.stuck) > PATIENCE
+
+    def explain(self, problem: Problem, state: State) -> str:
+        """How near the end is, and the parts that were chosen."""
+        lower, hypergradient = self.parts(state.y)
+        memory: Descending = state.memory
+        value, measure = float(self.objective(memory.losses.value, state.weighting).value), float(memory.measure)
+        if self.has_converged(state) and measure > float(self.tolerance) * abs(value):
+            said = f"No step lowers the objective, {value:.5g}, beyond rounding"
+        elif bool(memory.ended) and not self.has_converged(state):
+            said = f"The objective, {value:.5g}, fell by less than {float(self.tolerance):g} of it in {WINDOW} steps"
+        else:
+            said = f"The objective, {value:.5g}, can fall by about {measure:.2g} more, as far as slopes tell"
+        rows = " Every step looked at all rows, whatever the batches of the problem." if problem.is_stochastic else ""
+        return f"{said}. Lower problems by {lower}, hypergradients by {hypergradient}.{rows}{_ran_off(state, value)}"
+
+    def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
+        """One step of descent."""
+        memory: Descending = state.memory
+        losses = memory.losses.value
+        state = state._replace(weighting=self.weighting.update(state.weights, losses, state.weighting, 0.0)[1])
+        x, unravel = ravel_pytree(state.x)
+        project = lambda flat: ravel_pytree(problem.constraint.project(unravel(flat)))[0]  # noqa: E731
+        v, slopes = self.slopes(problem, state)  # (1)
+        most = memory.longest * (1 + state.step / GROWTH)
+        known = self.learned(memory, x, self.slope(slopes, state, state.weights), most)  # (5)
+        model = Model.of(self.weighting, state.weighting, losses, slopes.of_scores)
+        free = isinstance(problem.constraint, Unconstrained)
+        spread = model.pulled(memory.spread)
+        ways = _ways(spread, x, known, None if free else project, most)  # (2), (3)
+        tried = self.search(problem, state, model, spread, lambda number: ways.candidate(x, project, number))  # (4)
+        weights = self.weighting.spread(ways.weights, problem.size)
+        known = self.learned_of_failure(problem, state, known, ways, weights, tried)
+
+        residual = jnp.linalg.norm(x - project(x - ways.slope))
+        reach = jnp.linalg.norm(x - ravel_pytree(memory.start)[0])
+        measure = spread.value - spread.at(ways.weights) + residual * jnp.maximum(reach, jnp.linalg.norm(ways.d))
+        small = measure <= self.tolerance * jnp.abs(model.value)
+        moved = tried.value < model.value
+        gain = (model.value - tried.value) / jnp.maximum(jnp.abs(model.value), jnp.finfo(x.dtype).tiny)
+        wide = memory.spread > 0
+        smaller, nothing = memory.spread / NARROWER, jnp.maximum(0.1 * self.tolerance, jnp.finfo(x.dtype).eps)
+        smaller = jnp.where(smaller > nothing * jnp.abs(model.value), smaller, 0)
+        stuck = jnp.where(moved | wide, 0, memory.stuck + 1)
+        choose = lambda new, old: jax.tree.map(lambda a, b: jnp.where(moved & (wide | ~small), a, b), new, old)  # noqa: E731
+        looks = state.step % WINDOW == WINDOW - 1
+        idle = memory.mark - tried.value <= self.tolerance * jnp.abs(model.value)
+        # Now and then H has learned what misleads it: after some steps for nothing it starts anew.
+        anew = (stuck % ANEW == 0) & ~moved & ~wide
+        known = jax.tree.map(lambda a, b: jnp.where(anew, a, b), _unknown(x, known.scale * 0), known)
+        rate = jnp.linalg.norm(tried.x - x) / jnp.maximum(jnp.linalg.norm(ways.d), jnp.finfo(x.dtype).tiny)
+        after = memory._replace(
+            losses=InOrder(choose(tried.losses, losses)),
+            last=state.x,
+            slope=ways.slope,
+            curvature=known,
+            rate=rate,
+            accuracy=jnp.clip(0.01 * gain, 0, 1e-3),
+            measure=measure,
+            spread=jnp.where(moved & ~small, memory.spread, smaller),
+            stuck=stuck,
+            mark=jnp.where(looks, tried.value, memory.mark),
+            ended=~wide & (small | (stuck > PATIENCE) | (looks & idle)),
+        )
+        there = state._replace(
+            step=state.step + 1,
+            x=choose(unravel(tried.x), state.x),
+            y=choose(tried.y, state.y),
+            weights=weights,
+            v=v,
+            memory=after,
+        )
+        return there, Info.of(after.losses.value, residual, upper_rate=rate)
+
+    def learned(self, memory: Descending, x: jax.Array, slope: jax.Array, most: jax.Array) -> Curvature:
+        """(5): H after the last move; at first a number, such that a step is as long as it may be."""
+        move = x - ravel_pytree(memory.last)[0]
+        known = memory.curvature.learn(move, slope - memory.slope, -memory.rate * memory.slope)
+        norm = jnp.linalg.norm(slope)
+        first = most / jnp.where(norm > 0, norm, 1)
+        return known._replace(scale=jnp.where(known.scale > 0, known.scale, first))
+
+    def learned_of_failure(
+        self, problem: Problem, state: State, known: Curvature, ways: Ways, weights: jax.Array, tried: Tried
+    ) -> Curvature:
+        """(5): H after a line search for nothing: the slope changed on the way, mostly at a kink."""
+        x, unravel = ravel_pytree(state.x)
+
+        def beyond() -> Curvature:
+            there = state._replace(x=unravel(tried.refused_x), y=tried.refused_y)
+            slope = self.slope(self.slopes(problem, there)[1], state, weights)
+            move = tried.refused_x - x
+            rate = jnp.linalg.norm(move) / jnp.maximum(jnp.linalg.norm(ways.d), jnp.finfo(x.dtype).tiny)
+            return known.learn(move, slope - ways.slope, -rate * ways.slope, rescale=False)
+
+        return jax.lax.cond(tried.number == TRIES, beyond, lambda: known)
+
+    def search(self, problem: Problem, state: State, model: Model, spread: Model, candidate: Map) -> Tried:
+        """(4): the first candidate at which phi falls enough; where none does, the last."""
+        memory: Descending = state.memory
+        x, unravel = ravel_pytree(state.x)
+
+        def too_high(here: Tried) -> jax.Array:
+            promised = spread.value - spread.along(here.x - x)
+            enough = (promised > 0) & (here.value <= model.value - SUFFICIENT * promised)
+            return ~enough & (here.number < jnp.where(memory.spread > 0, FEW, TRIES))
+
+        def shorter(here: Tried) -> Tried:
+            at = candidate(here.number)
+            y, losses = self.solved(problem, unravel(at), state.y, memory.accuracy)
+            losses = losses.astype(here.losses.dtype)
+            value = self.objective(losses, state.weighting).value
+            return Tried(here.number + 1, at, y, losses, value, here.x, here.y)
+
+        zero = jnp.zeros((), jnp.int32)
+        first = Tried(zero, x, state.y, memory.losses.value, model.value, x, state.y)
+        return jax.lax.while_loop(too_high, shorter, first)
+
+
+def _ways(model: Model, x: jax.Array, known: Curvature, project: Map | None, most: jax.Array) -> Ways:
+    """(2) and (3), with H as much smaller as it must be for a move of at most `most`.
+
+    A step that is cut off afterwards would have weights for a longer one, at the end of which other tasks may be the
+    worst. Where x is constrained, x goes along the face of X that a composite step leads to.
+    """
+
+    def move(factor: jax.Array) -> Ways:
+        apply = lambda vector: factor * known.apply(vector)  # noqa: E731
+        if project is None:
+            return Ways(*model.newton(apply), None)
+        composite, tangent = model.composite(x, project, factor * known.scale)
+        onto = composite.d - tangent(composite.d)
+        along = model.moved(onto).newton(lambda vector: tangent(apply(tangent(vector))))
+        return Ways(composite.weights, composite.slope, onto + along.d, composite.d)
+
+    def too_long(carry: tuple[jax.Array, jax.Array, Ways]) -> jax.Array:
+        number, _, ways = carry
+        return (jnp.linalg.norm(ways.d) > SLACK * most) & (number < ROUNDS)
+
+    def shorter(carry: tuple[jax.Array, jax.Array, Ways]) -> tuple[jax.Array, jax.Array, Ways]:
+        number, factor, ways = carry
+        factor = factor * most / jnp.linalg.norm(ways.d)
+        return number + 1, factor, move(factor)
+
+    one = jnp.ones_like(most)
+    return jax.lax.while_loop(too_long, shorter, (jnp.zeros((), jnp.int32), one, move(one)))[2]
+
+
+def _ran_off(state: State, value: float) -> str:
+    """Which numbers of x went far and do not matter where they are: their optimum is at infinity, or nowhere."""
+    memory: Descending = state.memory
+    x, start = (np.asarray(ravel_pytree(tree)[0]) for tree in (state.x, memory.start))
+    moved = np.abs(x - start)
+    idle = np.abs(np.asarray(memory.slope)) * moved <= FLAT * abs(value)
+    far = np.flatnonzero(idle & (moved > FAR * np.maximum(1, np.abs(start))))
+    if not len(far):
+        return ""
+    leaves = jax.tree_util.tree_leaves_with_path(state.x)
+    names = [f"x{jax.tree_util.keystr(path)}[{i}]" for path, leaf in leaves for i in range(leaf.size)]
+    shown = ", ".join(f"{names[i]} from {start[i]:.3g} to {x[i]:.3g}" for i in far[:MOST])
+    more = f" and {len(far) - MOST} others" if len(far) > MOST else ""
+    return (
+        f" x ran off: {shown}{more}, where it matters no more. A bound (bl.constraints.Box) or a prior would hold it."
+    )
+
+
+def _unknown(x: jax.Array, scale: jax.Array) -> Curvature:
+    return Curvature.unknown(x.size, min(MEMORY, 2 * x.size), scale)
+
+
+def _all_rows(problem: Problem) -> PerTask[UpperSample]:
+    """The sample that is all the data."""
+    return PerTask(tuple(UpperSample(None, None, keys) for keys in problem.keys(jax.random.key(0))))
