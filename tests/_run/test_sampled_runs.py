@@ -38,7 +38,7 @@ def test_the_loop_and_the_average_are_those_of_steps_one_by_one(tasks):
     And at the end every task is visited at the last x, or the average one, unless every step has visited all.
     """
     problem, solver = problem_of(200), solver_of(tasks)
-    result = bl.solve(problem, solver, X, steps=STEPS, seed=3, every=15, progress=False)
+    result = bl.solve(problem, solver, X, steps=STEPS, seed=3, every=15, progress=False, fitted=False)
     run = Run(problem, solver, X, None, 3, STEPS)
 
     @jax.jit
@@ -77,7 +77,7 @@ def test_of_many_tasks_a_part_is_evaluated_and_the_result_has_all():
     n = 1200
     problem, solver = problem_of(n), solver_of(40)
     seen = []
-    result = bl.solve(problem, solver, X, steps=STEPS, every=20, progress=False, callback=seen.append)
+    result = bl.solve(problem, solver, X, steps=STEPS, every=20, progress=False, callback=seen.append, fitted=False)
     history, last = result.history, seen[-1]["y"].stacked[0]  # before every task is visited once more
     losses, test = (problem.losses(result.x, bl.PerTask((last,)), role) for role in ("validation", "test"))
     columns = history.tasks[0]
@@ -103,7 +103,7 @@ def test_a_summary_is_of_all_tasks_where_the_history_is_of_some():
     assert worst not in result.history.tasks[0]
     assert found.numbers["task"] == f"task {worst}"
     assert found.numbers["gap"] == pytest.approx(result.losses[worst] - result.weights @ result.losses)
-    assert "each of some of the tasks at y of their last visits" in result.summary()
+    assert "each of some of the tasks" in result.summary()
 
 
 @pytest.mark.parametrize("n", [50, 1200])  # in one go, and in blocks

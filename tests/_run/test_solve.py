@@ -44,6 +44,8 @@ AUTOMATIC = bl.MORBiT()
 
 
 def run(solver=GIVEN, problem=NOISY, x=X, y=Y, steps=30, every=10, **options):
+    # At the y of the steps, which a loop by hand has too.
+    options = {"fitted": False} | options
     return bl.solve(problem, solver, x, y, steps=steps, every=every, progress=False, **options)
 
 
@@ -530,6 +532,7 @@ def test_a_result_without_test_data_says_nothing_of_it():
 
 
 def batched(solver, steps=30, every=10, seeds=3, problem=NOISY, x=X, **options):
+    options = {"fitted": False} | options
     runs = [Run(problem, solver, x, Y, seed, steps, every, **options) for seed in range(seeds)]
     return driver.run_lanes(runs, Quiet().split(seeds))
 

@@ -59,7 +59,8 @@ def finished(tmp_path_factory):
 
 def test_runs_are_kept_as_they_were(finished):
     ready = start(1, "described")
-    result = bl.solve(ready.problem, SOLVER, ready.x, steps=40, every=10, seed=1, progress=False)
+    options = {"on_divergence": bl.divergence.Stop(), "fitted": False, "progress": False}
+    result = bl.solve(ready.problem, SOLVER, ready.x, steps=40, every=10, seed=1, **options)
     kept = finished.read(SMALL, "described", "min-max")[1]
     expected = Record.of(result, None)
     for name in set(COLUMNS) - {"seconds"}:

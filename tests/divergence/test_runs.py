@@ -15,13 +15,11 @@ from diverging import CALM, PROBLEM, SMALLER, STEPS, WEIGHTING, lower, same, sol
 # ------------------------------------------------------------------ what must not matter
 
 
-@pytest.mark.parametrize("every", [1, 7, STEPS])
-def test_how_often_it_is_evaluated_does_not_change_where_it_goes_on(every):
+def test_it_goes_back_to_its_best_evaluation():
     solver = CALM["SABA"][1].replace(lower_lr=0.72)  # grows slowly: there are points to go back to
-    usual, other = (solve(PROBLEM, solver, SMALLER, every=e) for e in (None, every))
-    assert other.divergences == usual.divergences
-    assert 0 < usual.divergences[0].back_to < usual.divergences[0].step
-    same(usual, other)
+    result = solve(PROBLEM, solver, SMALLER, every=1)
+    first = result.divergences[0]
+    assert 0 < first.back_to < first.step
 
 
 def test_it_does_not_matter_how_a_run_is_cut_into_calls(monkeypatch):

@@ -41,7 +41,10 @@ def finite(result):
     return all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((result.x, dict(result.y), result.weights)))
 
 
-@pytest.mark.parametrize("name", every(bl.solvers.__all__))
+RATED = [name for name in bl.solvers.__all__ if hasattr(getattr(bl, name), "upper_lr")]
+
+
+@pytest.mark.parametrize("name", every(RATED))
 def test_a_rate_too_large_is_told_with_step_task_and_quantity(name):
     [run] = runs(name, Stop(), [0])
     result = driver.run_one(run, Quiet())
@@ -55,7 +58,7 @@ def test_a_rate_too_large_is_told_with_step_task_and_quantity(name):
     assert finite(result)
 
 
-@pytest.mark.parametrize("name", every(bl.solvers.__all__))
+@pytest.mark.parametrize("name", every(RATED))
 def test_smaller_rates_mend_it(name):
     [run] = runs(name, SmallerRates(1e-2), [0])
     result = driver.run_one(run, Quiet())
@@ -67,7 +70,7 @@ def test_smaller_rates_mend_it(name):
 
 
 @pytest.mark.slow  # as a batch each is compiled once more
-@pytest.mark.parametrize("name", bl.solvers.__all__)
+@pytest.mark.parametrize("name", RATED)
 def test_lanes_of_a_batch_diverge_as_runs_do(name):
     described = runs(name, Stop(), range(2))
     for result, run in zip(driver.run_lanes(described, Quiet().split(2)), described, strict=True):

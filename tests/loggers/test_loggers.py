@@ -32,7 +32,7 @@ def make(tasks=3, names=NAMES):
     return bl.Problem(upper, lower, bl.Task.stack(**rows, names=list(names)))
 
 
-PROBLEM, SOLVER = make(), bl.MORBiT(0.1, 0.5)
+PROBLEM, SOLVER = make(), bl.MORBiT(0.1, 0.5, weighting=bl.weightings.SimplexAscent(0.05))
 X, Y = jnp.array(1.0, float), jnp.array(0.0, float)
 
 
@@ -142,7 +142,7 @@ def test_a_run_that_ends_otherwise_says_how():
     solve(loggers=[stopped], callback=lambda row: row["step"] >= 10)
     assert stopped.calls[-1] == ("end", "stopped early", "Stopped because the callback asked for it.")
     with pytest.warns(UserWarning, match="diverged"):
-        result = solve(solver=bl.MORBiT(0.1, 1e30), loggers=[diverged])
+        result = solve(solver=bl.MORBiT(0.1, 1e30, weighting=bl.weightings.SimplexAscent(0.05)), loggers=[diverged])
     assert diverged.calls[-1] == ("end", "diverged", result.message)
     assert [call[1].step for call in diverged.calls if call[0] == "log"][-1] == result.steps
     [facts] = [call[1] for call in diverged.calls if call[0] == "divergence"]

@@ -274,6 +274,7 @@ def is_one_per_task(given):
 NOT_ONE_PER_TASK = (junk.not_number | st.lists(st.floats(), max_size=3)).filter(lambda v: not is_one_per_task(v))
 WRONG_FIELDS = {  # by the name of a field of a part
     **dict.fromkeys(["weighting", "hypergradient", "rates", "tracker", "sampling"], junk.not_object | st.none()),
+    "lower": junk.not_object,
     "upper_rule": junk.not_callable,
     "lower_rule": junk.not_callable | st.none(),
     "rule": junk.not_callable | st.none(),
@@ -337,6 +338,8 @@ def options():
             wrong = WRONG_FIELDS[field.name]
             if name == "BSA" and field.name == "lower_steps":
                 wrong = wrong.filter(lambda v: not callable(v))
+            if name == "Descent" and field.name == "hypergradient":  # None = chosen
+                wrong = junk.not_object
             if name == "STABLE" and field.name == "floor":
                 wrong = junk.not_positive
 

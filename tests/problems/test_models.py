@@ -109,7 +109,10 @@ def test_a_ready_problem_takes_a_model_or_a_function(make, features):
     by_model = bl.problems.representation(tasks(), network=model, **options)
     by_function = bl.problems.representation(tasks(), network=features, x=model, **options)
     solver = bl.MORBiT(0.1, 0.2, hypergradients.Unrolled())
-    ends = [bl.solve(ready.problem, solver, ready.x, steps=5, progress=False) for ready in (by_model, by_function)]
+    ends = [
+        bl.solve(ready.problem, solver, ready.x, steps=5, progress=False, fitted=False)
+        for ready in (by_model, by_function)
+    ]
     assert ends[0].worst < ends[0].history.worst[0]
     np.testing.assert_allclose(ends[0].losses, ends[1].losses, rtol=1e-6)
     assert ends[0].x(tasks()[0].train[0][0]).shape == (4,)

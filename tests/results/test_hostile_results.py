@@ -183,7 +183,7 @@ LIES = {
     "an axis more": lambda a: a[None],
     "a row less": lambda a: a[:-1] if a.ndim else a[None],
     "complex": lambda a: a.astype(np.complex64),
-    "truth values": lambda a: a.astype(bool),
+    "truth values": lambda a: a.astype(bool if a.dtype != bool else int),
 }
 
 

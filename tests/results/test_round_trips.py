@@ -73,7 +73,8 @@ def results(draw):
     def column(field):
         if field in HELD_OUT and field not in held_out:
             return None
-        return random.normal(size=(evaluations, n) if field in PER_TASK else evaluations)
+        values = random.normal(size=(evaluations, n) if field in PER_TASK else evaluations)
+        return values > 0 if field == "fitted" else values
 
     measured = {name: random.normal(size=(evaluations, n)) for name in metrics}
     history = History(**{name: column(name) for name in COLUMNS}, metrics=measured)

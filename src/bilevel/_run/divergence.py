@@ -9,14 +9,17 @@ import numpy as np
 
 from bilevel._run.judging import score
 from bilevel._run.loop import Carry, Variables
-from bilevel._run.reached import DIVERGED, Reached
-from bilevel._run.recording import evaluated_at, worst_at
+from bilevel._run.reached import DIVERGED, FINISHED, Reached
+from bilevel._run.recording import evaluated_at, objective_of
 from bilevel._run.run import Run
 from bilevel.results.divergences import Divergence
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info
+from bilevel.weightings.base import Weighting
 
-FAR = 2.0  # a point is far off where its worst loss is more than this many times that of the start
+LOST = 0.5  # of what was gained, or of the best objective itself: a run that loses more goes back
+AT_END = 0.05  # of the best objective: a run that ends farther above it ends at its best point instead
+ROUNDING = 1e-6  # of a loss: what a fit of y may leave
 MARGIN = 2  # x or y is to blame alone where it has grown this many times as much as the other
 
 _UNKNOWN_RATES = (
@@ -49,7 +52,7 @@ def respond(run: Run, reached: Reached, last: Carry, broken: Carry) -> Reached:
     name = None if found.task is None else run.problem.names[found.task]
     task = name if name is None or isinstance(name, int) else str(name)
     said = f"{type(run.solver).__name__} diverged: at step {step} {found.what}."
-    factor, before = run.on_divergence.factor_after(reached.divergences), reached.divergences
+    factor, before = run.policy.factor_after(reached.divergences), reached.divergences
     if factor is not None and run.solver.with_scaled_rates(factor) is None:
         factor, said = None, f"{said} {_UNKNOWN_RATES}"
     elif factor is None and before:
@@ -77,16 +80,47 @@ def solver_of(run: Run, reached: Reached) -> Solver:
     return run.solver if reached.scale == 1 else run.solver.with_scaled_rates(reached.scale) or run.solver
 
 
-def keep(run: Run, reached: Reached) -> Reached:
-    """The same, with this as the point to go back to, unless it is far off already."""
-    if reached.step == 0:
-        return reached._replace(safe=reached.carry)
-    if not run.problem.comparable_losses:
+def guarded(run: Run, reached: Reached, last: bool) -> Reached:
+    """What becomes of a run at an evaluation: the best point is kept, and a run that has lost it goes back to it.
+
+    A run is lost where its objective is above the best by half of that, and by half of all that was gained. It then
+    goes on with smaller rates, as after a divergence, as often as the policy says. Where rates were chosen, it may be
+    above its best by a twentieth at its end, and not above its start: otherwise the best point is its end.
+    """
+    if not run.policy.goes_back or not run.problem.comparable_losses:
         return reached
-    start, last = reached.rows[0].worst, reached.rows[-1]
-    state = reached.carry.state
-    worst = last.worst if last.step == reached.step else worst_at(run, state)
-    return reached._replace(safe=reached.carry) if worst <= start + (FAR - 1) * abs(start) else reached
+    row = reached.rows[-1]
+    if reached.since_best == 0 and (row.fitted or not run.fits):
+        return reached._replace(safe=reached.carry)
+    known = isinstance(getattr(run.solver, "weighting", None), Weighting)  # what it minimises
+    if not known or run.part is not None or not row.fitted or reached.safe is None:
+        return reached
+    now, best, start = (objective_of(run, losses) for losses in (row, reached.best, reached.rows[0]))
+    lost = now - best > LOST * max(abs(best), start - best)
+    back_to, name = int(reached.safe.state.step), type(run.solver).__name__
+    said = f"{name} lost ground: at step {reached.step} its objective was {now:.4g}, and {best:.4g} at step {back_to}."
+    factor = run.policy.factor_after(reached.divergences) if lost and not last else None
+    if factor is not None and run.solver.with_scaled_rates(factor) is not None:
+        return _gone_back(reached, said, factor, back_to)
+    if last and run.solver.has_chosen_rates and now > min(start, best + AT_END * abs(best)):
+        # Its history stays as it was; only the end is another point.
+        return reached._replace(carry=reached.safe, seen=None).ended(FINISHED, f"{said} The best point is its end.")
+    return reached
+
+
+def _gone_back(reached: Reached, said: str, factor: float, back_to: int) -> Reached:
+    """The same at its best point, to go on from there; the rows of steps that are taken again would be there twice."""
+    message = f"{said} It went on from there with its rates times {factor:g}."
+    event = Divergence(reached.step, None, "objective", message, factor, back_to)
+    assert reached.safe is not None
+    return reached._replace(
+        carry=reached.safe,
+        step=back_to,
+        rows=tuple(row for row in reached.rows if row.step <= back_to),
+        since_best=0,
+        divergences=(*reached.divergences, event),
+        seen=reached.best.point,
+    )
 
 
 class _Rate(NamedTuple):
@@ -118,7 +152,7 @@ def _advice(run: Run, found: Broken, info: Info) -> str:
     rates = " or ".join(rate.words for rate in sorted(blamed, key=lambda rate: not rate.given))
     batch = ", or a larger batch" if run.problem.is_stochastic else ""
     if chooses and not any(rate.given for rate in blamed):
-        policy = "" if run.on_divergence.goes_back else "on_divergence=bl.divergence.SmallerRates(), or "
+        policy = "" if run.policy.goes_back else "on_divergence=bl.divergence.SmallerRates(), or "
         return f"Its rates were chosen. Try {policy}a rate of your own, a smaller {rates}{batch}."
     return f"Try a smaller {rates}{', or None to have the rates chosen' if chooses else ''}{batch}."
 
@@ -128,7 +162,8 @@ def _held(run: Run, reached: Reached, last: Carry) -> str:
     words = "The result holds the last finite state"
     if not run.problem.comparable_losses:
         return f"{words}."
-    better = score(run, evaluated_at(run, last.state)) > score(run, reached.best)
+    now, best = score(run, evaluated_at(run, last.state)), score(run, reached.best)
+    better = now > best + ROUNDING * abs(best)
     return f"{words}; result.best is a better one, from before." if better else f"{words}."
 
 

@@ -17,12 +17,12 @@ import jax
 
 from bilevel._run import callbacks, loop, metrics, reading, recording
 from bilevel._run.compile_clock import Clock
-from bilevel._run.divergence import keep, respond, solver_of
+from bilevel._run.divergence import guarded, respond, solver_of
 from bilevel._run.judging import judged_by
 from bilevel._run.keeping import Unkept
 from bilevel._run.loop import Carry
 from bilevel._run.progress import Bar
-from bilevel._run.reached import CALLBACK_FAILED, FINISHED, INTERRUPTED, STOPPED, Reached
+from bilevel._run.reached import CALLBACK_FAILED, CONVERGED, FINISHED, INTERRUPTED, STOPPED, Reached
 from bilevel._run.run import Run
 from bilevel.results.result import Result
 from bilevel.solvers._base.solver import measure
@@ -130,7 +130,7 @@ def _conclude(run: Run, lane: Reached, settled: Reached, bar: Bar, keeper: Unkep
     goes_on = settled.running and lane.status in (INTERRUPTED, STOPPED, CALLBACK_FAILED)
     if goes_on:
         keeper.stop(settled)
-    lane = lane if lane.rows[-1].step == lane.step else recording.add_row(run, lane)
+    lane = lane if lane.rows[-1].step == lane.step else recording.add_row(run, lane, last=True)
     run.report.move(lane)
     result = recording.result(run, lane)
     if not goes_on:
@@ -145,7 +145,7 @@ def _begin(run: Run) -> Reached:
     metrics.check(run.metrics, run.placed, state.x, state.y)
     carry = loop.first(run.solver, run.placed, state, run.key)
     reached = recording.begin(run, carry if run.layout is None else run.layout.laid_out(carry))
-    return keep(run, reached) if run.on_divergence.goes_back else reached
+    return reached._replace(safe=reached.carry) if run.policy.goes_back else reached
 
 
 def _timed(lane: Reached, clock: Clock) -> Reached:
@@ -166,14 +166,16 @@ def advance(
 
 
 def _attend(run: Run, lane: Reached) -> Reached:
-    """Measures again, evaluates and keeps a point to go back to, where that is due."""
+    """Measures again and evaluates, where that is due; a run that has lost ground goes back to its best point."""
     state = lane.carry.state
     if run.solver.measures(state) and run.refreshes_at(lane.step):
         state = measure(run.solver, run.placed, state, run.refresh_key(lane.step), 1)
         state = state if run.layout is None else run.layout.laid_out(state)
         lane = lane._replace(carry=lane.carry._replace(state=state))
-    lane = recording.add_row(run, lane) if run.evaluates_at(lane.step) else lane
-    return keep(run, lane) if run.keeps_at(lane.step) else lane
+    last = lane.step == run.steps or bool(run.solver.has_ended(state))
+    if not (last or run.evaluates_at(lane.step)):
+        return lane
+    return guarded(run, recording.add_row(run, lane, last), last)
 
 
 def _decide(run: Run, lane: Reached, clock: Clock) -> Reached:
@@ -186,7 +188,11 @@ def _decide(run: Run, lane: Reached, clock: Clock) -> Reached:
     if run.patience is not None and lane.since_best >= run.patience:
         said = f"Stopped because there was no improvement in {run.patience} evaluations"
         return lane.ended(STOPPED, f"{said} of the {judged_by(run)}.")
-    return lane.ended(FINISHED) if lane.step == run.steps else lane
+    state = lane.carry.state
+    if bool(run.solver.has_ended(state)):
+        status = CONVERGED if run.solver.has_converged(state) else STOPPED
+        return lane.ended(status, run.solver.explain(run.problem, state))
+    return lane.ended(FINISHED, run.solver.explain(run.problem, state)) if lane.step == run.steps else lane
 
 
 def _take_steps(runs: Sequence[Run], lanes: Sequence[Reached], keepers: Sequence[Unkept]) -> list[Reached]:
@@ -208,11 +214,11 @@ def _take_steps(runs: Sequence[Run], lanes: Sequence[Reached], keepers: Sequence
     after = jax.block_until_ready(_call(runs, lanes, stops, first))
     # The first call compiles and takes one step, so that the next ones are short rather than long.
     pace = (stop - first.step) / (time.perf_counter() - began)
-    finite = jax.device_get([carry.finite for carry in after])
+    finite, ends = jax.device_get(([carry.finite for carry in after], [carry.state.step for carry in after]))
     return [
         lane
         if not moves[i]
-        else lane._replace(carry=after[i], step=stop, steps_per_second=pace)
+        else lane._replace(carry=after[i], step=int(ends[i]), steps_per_second=pace)  # it may have ended before
         if finite[i]
         else _last_finite(runs, lanes, i, after[i])
         for i, lane in enumerate(lanes)

@@ -1,4 +1,7 @@
-"""Losses on all the data: of all tasks, or of a part of them where a step sees a few of very many.
+"""Losses on all the data, with y fitted to x: of all tasks, or of a part of them where a step sees a few of very many.
+
+What is called the loss of x is f_i(x, y_i*(x)). The y of a run lags behind x, so an evaluation fits a copy of it first,
+by Newton's method on all training rows, and says how far the losses may still be off (`Fit.lag`).
 
 The part is a fixed random half, whose losses are the columns of the history and whose mean is an unbiased estimate of
 that of all, and the tasks of the largest weights at the time, among which the worst ones are to be found.
@@ -11,16 +14,22 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from bilevel._core.simplex_program import respond
 from bilevel._run.devices import Layout
 from bilevel._run.metrics import Metrics, measure
+from bilevel.lower import Newton
 from bilevel.problem.base import BaseProblem
-from bilevel.problem.per_task import PerTask
+from bilevel.problem.group import TaskView
+from bilevel.problem.per_task import PerTask, fields_of
 from bilevel.sampling import Uniform
 from bilevel.solvers._base.rows import Rows
 from bilevel.solvers._base.solver import Solver
+from bilevel.weightings.base import Weighting
 
+ACCURACY = 1e-4  # of a fitted y, relative: the length of the Newton step after which it counts as fitted
 FIXED, HEAVY = 512, 512  # tasks; where there are not more than these, all are evaluated
 
 
@@ -33,6 +42,31 @@ class Losses(NamedTuple):
     metrics: dict[str, Any]
 
 
+class Fit(NamedTuple):
+    """A copy of y that is fitted to x."""
+
+    y: PerTask[Any]
+    lag: jax.Array  # what the last Newton step changed of a loss, the most of all tasks, as a share of the worst loss
+    passes: jax.Array  # over all training rows
+
+
+@jax.jit
+def fit(problem: Any, x: Any, y: PerTask[Any]) -> Fit:
+    """Every y_i fitted to x on all training rows, from where it is."""
+    newton = Newton.suited(y)
+
+    def one(task: TaskView, y: Any) -> tuple[Any, jax.Array, jax.Array, jax.Array]:
+        solved = newton.solve(task, x, y, ACCURACY)
+        loss = task.upper(x, solved.y, None)
+        change = jnp.where(solved.converged, jnp.abs(loss - task.upper(x, solved.before, None)), jnp.inf)
+        return solved.y, loss, change, solved.passes
+
+    y, loss, change, passes = fields_of(problem.each(one, y))
+    worst = jnp.max(jnp.abs(problem.join(loss)))
+    lag = jnp.max(problem.join(change)) / jnp.where(worst > 0, worst, 1)
+    return Fit(y, lag, jnp.max(problem.join(passes)))
+
+
 @functools.partial(jax.jit, static_argnames="metrics")
 def evaluate(problem: BaseProblem, x: Any, y: Any, metrics: Metrics = ()) -> Losses:
     """Losses on all the data of each role, and the metrics."""
@@ -41,15 +75,30 @@ def evaluate(problem: BaseProblem, x: Any, y: Any, metrics: Metrics = ()) -> Los
 
 
 @jax.jit
+def objective(weighting: Weighting, losses: jax.Array) -> jax.Array:
+    """The maximum over the weights that a weighting allows."""
+    weights, state = weighting.init(losses.shape[0], losses.dtype)
+    _, state = weighting.update(weights, losses, state, 0.0)
+    bounds = weighting.bounds(losses.shape[0], losses.dtype)
+    return respond(weighting.scores(losses, state), bounds, weighting.pull).value
+
+
+@jax.jit
 def fitted(solver: Solver, problem: BaseProblem, x: Any, y: Any) -> Any:
     """`solver.fitted`, compiled."""
     return solver.fitted(problem, x, y)
 
 
-@functools.partial(jax.jit, static_argnames="metrics")
-def _evaluate_some(problem: Any, x: Any, y: Any, places: PerTask[jax.Array], metrics: Metrics) -> Losses:
+@functools.partial(jax.jit, static_argnames=("metrics", "fits"))
+def _evaluate_some(
+    problem: Any, x: Any, y: Any, places: PerTask[jax.Array], metrics: Metrics, fits: bool
+) -> tuple[Losses, jax.Array, jax.Array]:
+    """Losses, lag and passes."""
     rows = Rows.of(problem, places)
-    return evaluate(rows.problem_with_held_out_rows(problem), x, rows.take(y), metrics)
+    few, own = rows.problem_with_held_out_rows(problem), rows.take(y)
+    nothing = jnp.zeros((), jnp.int32)
+    y, lag, passes = fit(few, x, own) if fits else (own, jnp.array(jnp.nan), nothing)
+    return evaluate(few, x, y, metrics), lag, passes
 
 
 class Part(NamedTuple):
@@ -86,18 +135,20 @@ class Part(NamedTuple):
             found.append(np.concatenate([fixed, _largest(own, count)]).astype(np.int32))
         return found
 
-    def evaluate(self, problem: BaseProblem, x: Any, y: Any, weights: np.ndarray, metrics: Metrics) -> PartLosses:
-        """The losses of these tasks; the problem and y are where the layout has them."""
+    def evaluate(
+        self, problem: BaseProblem, x: Any, y: Any, weights: np.ndarray, metrics: Metrics, fits: bool
+    ) -> PartLosses:
+        """The losses of these tasks, at y fitted to x or as it is; the problem and y are where the layout has them."""
         places = self.places(weights)
         asked = Asked.of(places) if self.layout is None else Asked.on_devices(places, self.fixed, self.layout)
-        losses = jax.device_get(_evaluate_some(problem, x, y, PerTask(asked.places), metrics))
+        losses, lag, passes = jax.device_get(_evaluate_some(problem, x, y, PerTask(asked.places), metrics, fits))
         losses = jax.tree.map(lambda a: a[asked.where], losses)
         numbers = np.concatenate([ids[own] for ids, own in zip(self.ids, places, strict=True)])
         is_fixed = np.concatenate([np.arange(len(p)) < len(f) for p, f in zip(places, self.fixed, strict=True)])
         columns = np.flatnonzero(is_fixed)[np.argsort(numbers[is_fixed])]
         worst = int(np.argmax(np.where(np.isnan(losses.validation), np.inf, losses.validation)))
         own = jax.tree.map(lambda a: a[columns], losses)
-        return PartLosses(own, float(losses.validation[worst]), int(numbers[worst]))
+        return PartLosses(own, float(losses.validation[worst]), int(numbers[worst]), float(lag), int(passes))
 
 
 class Asked(NamedTuple):
@@ -148,3 +199,5 @@ class PartLosses(NamedTuple):
     losses: Losses
     largest: float
     largest_task: int
+    lag: float
+    passes: int

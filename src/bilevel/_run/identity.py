@@ -54,7 +54,7 @@ class Identities:
         """What a run is, as JSON."""
         facts = self._once(run.problem, _problem) | {"solver": text(run.solver)}
         facts |= {"x": self._once(run.x, _point), "y": self._once(run.y, _point)}
-        facts["on_divergence"] = text(run.on_divergence)
+        facts |= {"on_divergence": text(run.policy), "fitted": run.fitted}
         if run.metrics:  # states hold them
             facts["metrics"] = ", ".join(f"{name}: {text(function)}" for name, function in run.metrics)
         return facts | {"seed": int(run.seed), "steps": int(run.steps)}

@@ -24,7 +24,7 @@ import numpy as np
 from bilevel._core import pytrees
 from bilevel._run.evaluation import Losses
 from bilevel._run.metrics import Metric, Metrics, roles_of
-from bilevel.oracles.fitting import fitted
+from bilevel.lower.fitting import fitted
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.blocks import places_of_blocks
 from bilevel.problem.group import Group

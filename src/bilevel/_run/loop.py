@@ -162,7 +162,8 @@ def _steps(
 
     def stretch(carry: Carry, part: tuple[jax.Array, jax.Array]) -> tuple[Carry, None]:
         number, end = part
-        go = lambda carry: (carry.state.step < end) & carry.finite  # noqa: E731
+        more = lambda state: (state.step < end) & jnp.logical_not(solver.has_ended(state))  # noqa: E731
+        go = lambda carry: more(carry.state) & carry.finite  # noqa: E731
         carry = (_in_parts(solver, problem, go, one) if solver.in_parts else _whole(go, one))(carry)
         state, kept = carry.state, carry.random
         here, after = (pick < stop) & (number == 0), (pick < stop) & (number == 1)

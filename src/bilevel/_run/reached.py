@@ -15,6 +15,7 @@ from bilevel.divergence.base import DIVERGED as DIVERGED
 from bilevel.results.divergences import Divergence
 
 RUNNING, FINISHED, STOPPED, INTERRUPTED = "running", "finished", "stopped early", "interrupted"
+CONVERGED = "converged"
 CALLBACK_FAILED = "callback failed"
 
 
@@ -33,6 +34,8 @@ class Row(NamedTuple):
     weights_rate: float
     weights_travel: float
     weights_swing: float
+    fitted: bool  # whether the losses are at y that is fitted to x
+    lag: float  # about how far they may still be off, as a share of the worst; NaN where y is not fitted
     metrics: Mapping[str, np.ndarray] = MappingProxyType({})  # one number a task, by "validation accuracy"
     tasks: np.ndarray | None = None  # the numbers of the tasks in the arrays; None = all
     largest: float | None = None  # the largest validation loss among these and the heaviest tasks; None = among all
@@ -89,6 +92,8 @@ class Reached(NamedTuple):
     seconds: float
     compile_seconds: float  # of these
     steps_per_second: float | None = None  # None before the first call; it only decides how calls are cut
+    passes: int = 0  # over all training rows, that fits of y took at evaluations
+    seen: Variables | None = None  # where the last row was evaluated, its y fitted; None = not known any more
     status: str = RUNNING
     message: str = ""
     divergences: tuple[Divergence, ...] = ()

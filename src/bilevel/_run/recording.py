@@ -11,9 +11,8 @@ import numpy as np
 from bilevel._run import last_visit
 from bilevel._run.averaging import average_of
 from bilevel._run.devices import fetched
-from bilevel._run.evaluation import Losses as Losses
+from bilevel._run.evaluation import Fit, fit, fitted, objective
 from bilevel._run.evaluation import evaluate as evaluate
-from bilevel._run.evaluation import fitted
 from bilevel._run.judging import score
 from bilevel._run.loop import Carry, Variables, Watch
 from bilevel._run.metrics import in_order
@@ -28,33 +27,39 @@ from bilevel.solvers._base.state import Info, State
 
 def begin(run: Run, carry: Carry) -> Reached:
     """A run that is about to take its first step."""
-    row = _row(run, carry, 0, 0.0)._replace(direction_norm=float("nan"))
-    return Reached(carry, 0, (row,), _evaluated(carry, row), since_best=0, seconds=0.0, compile_seconds=0.0)
+    row, point, passes = _row(run, carry, 0, 0.0, fits=run.fits)
+    row = row._replace(direction_norm=float("nan"))
+    best = _evaluated(point, row)
+    return Reached(carry, 0, (row,), best, since_best=0, seconds=0.0, compile_seconds=0.0, passes=passes, seen=point)
 
 
-def add_row(run: Run, reached: Reached) -> Reached:
-    """The same, evaluated here."""
+def add_row(run: Run, reached: Reached, last: bool = False) -> Reached:
+    """Adds an evaluation of where the run is. The last one always fits y."""
     carry, best = reached.carry, reached.best
-    row = _row(run, carry, reached.step, reached.seconds, since=reached.rows[-1].step)
-    # Where a lower loss is not a better iterate, the best is the last.
-    better = not run.problem.comparable_losses or score(run, row) < score(run, best)
+    fits = run.fits and (last or run.affords_fit(reached.step, reached.passes))
+    row, point, passes = _row(run, carry, reached.step, reached.seconds, since=reached.rows[-1].step, fits=fits)
+    # Where a lower loss is not a better iterate, the best is the last. A y that lags says little of its x.
+    comparable = row.fitted or not run.fits
+    better = not run.problem.comparable_losses or (comparable and score(run, row) < score(run, best))
     watch = Watch.start(carry.state.weights)
     return reached._replace(
         # Where the old one was: the steps would be compiled once more for another place.
         carry=carry._replace(watch=watch if run.layout is None else run.layout.laid_out(watch)),
         rows=(*reached.rows, row),
-        best=_evaluated(carry, row) if better else best,
-        since_best=0 if better else reached.since_best + 1,
+        best=_evaluated(point, row) if better else best,
+        since_best=0 if better else reached.since_best + comparable,
+        passes=reached.passes + passes,
+        seen=point,
     )
 
 
 def as_dict(run: Run, reached: Reached) -> dict[str, Any]:
     """A copy of the last row, for a callback that may keep or change it, and where the run is."""
-    row, state = reached.rows[-1], reached.carry.state
+    row, point = reached.rows[-1], reached.seen or Variables.of(reached.carry.state)
     named = row._asdict()
     named |= named.pop("metrics")
     copied = {name: np.copy(v) if isinstance(v, np.ndarray) else v for name, v in named.items()}
-    x, y = run.whole((state.x, _fitted(run, state.x, state.y)))
+    x, y = run.whole((point.x, point.y))
     return copied | {"x": x, "y": run.problem.by_name(y)}
 
 
@@ -113,26 +118,41 @@ def _evaluated_again(run: Run, reached: Reached) -> dict[str, Evaluated]:
     carry = reached.carry
 
     def at(point: Variables) -> Evaluated:
-        point = point._replace(y=_fitted(run, point.x, point.y))
+        point = point._replace(y=_fitted(run, point.x, point.y).y)
         return Evaluated(point, *_fetched(run, evaluate(run.placed, point.x, point.y, run.metrics)))
 
-    ends = {"last": _evaluated(carry, reached.rows[-1]), "best": reached.best}
+    row, seen = reached.rows[-1], reached.seen
+    known = seen is not None and row.step == reached.step and (row.fitted or not run.fits)
+    ends = {"last": _evaluated(seen, row) if seen is not None and known else at(Variables.of(carry.state))}
+    ends |= {"best": reached.best}
     if run.part is not None or run.solver.sees_fresh_tasks:
         ends = {name: at(evaluated.point) for name, evaluated in ends.items()}
     return ends | {"average": at(average_of(carry.average, carry.state)), "random": at(carry.random)}
 
 
-def _row(run: Run, carry: Carry, step: int, seconds: float, since: int = 0) -> Row:
+def _row(
+    run: Run, carry: Carry, step: int, seconds: float, since: int = 0, *, fits: bool
+) -> tuple[Row, Variables, int]:
+    """An evaluation, where its y was, and the passes over the training rows that its fit took."""
     state, part = carry.state, run.part
-    losses = _evaluate_all(run, state) if part is None else None
+    point = Variables.of(state)
+    lag: Any = float("nan")
+    passes: Any = 0
+    losses = None
+    if part is None:
+        y, lag, passes = _fitted(run, state.x, state.y, fits)
+        point = point._replace(y=y)
+        losses = evaluate(run.placed, state.x, y, run.metrics)
     # One transfer for all: each costs about as much as a small step.
-    losses, info, watch, weights = _fetched(run, (losses, carry.info, carry.watch, state.weights))
+    wanted = (losses, carry.info, carry.watch, state.weights, lag, passes)
+    losses, info, watch, weights, lag, passes = _fetched(run, wanted)
     lower_rate, extra = lower_rates(run.problem, info), {}
     if part is not None:
-        losses, largest, worst = part.evaluate(run.placed, state.x, state.y, weights, run.metrics)
+        found = part.evaluate(run.placed, state.x, state.y, weights, run.metrics, fits)
+        losses, lag, passes = found.losses, found.lag, found.passes
         weights, lower_rate = weights[part.tasks], lower_rate[part.tasks]
-        extra = {"tasks": part.tasks, "largest": largest, "largest_task": worst}
-    return Row(
+        extra = {"tasks": part.tasks, "largest": found.largest, "largest_task": found.largest_task}
+    row = Row(
         step=step,
         seconds=seconds,
         validation=losses.validation,
@@ -145,18 +165,21 @@ def _row(run: Run, carry: Carry, step: int, seconds: float, since: int = 0) -> R
         weights_rate=float(info.weights_rate),
         weights_travel=float(watch.travel),
         weights_swing=float(np.max(watch.high - watch.low)),
+        fitted=fits,
+        lag=float(lag),
         metrics=in_order(run.metrics, losses.metrics),
         **extra,
     )
+    return row, point, int(passes)
 
 
-def _evaluate_all(run: Run, state: State) -> Losses:
-    return evaluate(run.placed, state.x, _fitted(run, state.x, state.y), run.metrics)
-
-
-def _fitted(run: Run, x: Any, y: Any) -> Any:
-    """y of tasks that no step sees, at this x; what the run itself goes on from stays as it is."""
-    return fitted(run.solver, run.placed, x, y) if run.solver.sees_fresh_tasks else y
+def _fitted(run: Run, x: Any, y: Any, fits: bool = True) -> Fit:
+    """y at which an evaluation is made; what the run itself goes on from stays as it is."""
+    if run.solver.sees_fresh_tasks:  # no step sees these tasks: their y is fitted as that of a step's is
+        return Fit(fitted(run.solver, run.placed, x, y), jnp.array(jnp.nan), jnp.array(0))
+    if fits and run.fits:
+        return fit(run.placed, x, y)
+    return Fit(y, jnp.array(jnp.nan), jnp.array(0))
 
 
 def _fetched(run: Run, tree: Any) -> Any:
@@ -176,19 +199,20 @@ def evaluated_at(run: Run, state: State) -> Evaluated:
     """A point and its losses, of the tasks that are evaluated along the run."""
     point = Variables.of(state)
     if run.part is None:
-        return Evaluated(point, *_fetched(run, _evaluate_all(run, state)))
+        point = point._replace(y=_fitted(run, state.x, state.y).y)
+        return Evaluated(point, *_fetched(run, evaluate(run.placed, point.x, point.y, run.metrics)))
     weights = _fetched(run, state.weights)
-    losses, largest, _ = run.part.evaluate(run.placed, state.x, state.y, weights, run.metrics)
-    return _by_part(point, losses.validation.dtype, largest, losses.selection)
+    found = run.part.evaluate(run.placed, state.x, state.y, weights, run.metrics, run.fits)
+    return _by_part(point, found.losses.validation.dtype, found.largest, found.losses.selection)
 
 
-def worst_at(run: Run, state: State) -> float:
-    """The largest validation loss there."""
-    return float(np.max(evaluated_at(run, state).validation))
+def objective_of(run: Run, evaluated: Row | Evaluated) -> float:
+    """What the run minimises: of min-max the worst validation loss, of min-avg their mean."""
+    losses, weighting = evaluated.validation, getattr(run.solver, "weighting", None)
+    return float(np.max(losses)) if weighting is None else float(objective(weighting, jnp.asarray(losses)))
 
 
-def _evaluated(carry: Carry, row: Row) -> Evaluated:
-    point = Variables.of(carry.state)
+def _evaluated(point: Variables, row: Row) -> Evaluated:
     if row.largest is not None:
         return _by_part(point, row.validation.dtype, row.largest, row.selection)
     return Evaluated(point, row.validation, row.selection, row.test, dict(row.metrics))

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from bilevel._core import values
 from bilevel._run.checkpoint import Checkpoint
 from bilevel._run.deadline import Deadline
 from bilevel._run.devices import Layout
-from bilevel._run.evaluation import Part
+from bilevel._run.evaluation import FIXED, HEAVY, Part
 from bilevel._run.loop import Carry, State, gone_on_with
 from bilevel._run.peers import Peers
 from bilevel._run.reached import Reached
@@ -22,11 +23,15 @@ from bilevel._run.reporting import Report
 from bilevel._run.reservoir import Reservoir
 from bilevel.divergence.base import DIVERGED as DIVERGED
 from bilevel.divergence.base import Policy
+from bilevel.divergence.smaller_rates import SmallerRates
 from bilevel.divergence.stop import Stop
 from bilevel.problem.base import BaseProblem
+from bilevel.problem.problem import Problem
 from bilevel.solvers._base.solver import Solver
 
-_STOP = Stop()
+FITTING = 0.1  # the share of a run that fits of y at evaluations may take
+NUMBERS_A_SECOND = 1e9  # of the training rows, about, that a core looks at
+
 Callback = Callable[[dict[str, Any]], object]
 
 
@@ -47,13 +52,14 @@ class Run:
         every: steps between evaluations on all the data; None = steps // 50.
         patience: evaluations without a better iterate (see `best_by`) that end the run; None = no limit.
         callback: called with each evaluation; True ends the run, and so does an exception.
-        on_divergence: what happens when it diverges.
+        on_divergence: what happens when it diverges; None = chosen by its rates, see `policy`.
         checkpoint: where the run is kept as it goes; None = nowhere.
         resume: go on with what is kept there; False = there must be nothing yet.
         deadline: when it must have ended; None = never.
         report: who is told of it.
         metrics: what else is measured with the losses, names and functions; see `metrics`.
         layout: on which devices; None = on one.
+        fitted: fit a copy of y to x at evaluations; False = evaluate at the y of the steps.
         placed: the problem where steps see it, on devices or in memory, which runs may share; None = it is put there.
     """
 
@@ -66,13 +72,14 @@ class Run:
     every: int | None = None
     patience: int | None = None
     callback: Callback | None = None
-    on_divergence: Policy = _STOP
+    on_divergence: Policy | None = None
     checkpoint: Checkpoint | None = None
     resume: bool = False
     deadline: Deadline | None = None
     report: Report = dataclasses.field(default_factory=Report)
     metrics: tuple[tuple[str, Callable[..., jax.Array]], ...] = ()
     layout: Layout | None = None
+    fitted: bool = True
     placed: Any = None
 
     def __post_init__(self) -> None:
@@ -86,12 +93,14 @@ class Run:
         if self.callback is not None and not callable(self.callback):
             raise TypeError(f"solve(callback=...) got {self.callback!r}: it needs a function of one evaluation.")
         values.whole("seed", self.seed, least=0, of="solve")
-        if not isinstance(self.on_divergence, Policy):
+        if not isinstance(self.fitted, bool):
+            raise TypeError(f"solve(fitted={self.fitted!r}): it needs True or False.")
+        if not isinstance(self.policy, Policy):
             raise TypeError(
                 f"solve(on_divergence=...) got {self.on_divergence!r}: it needs a policy object, such as "
                 "bl.divergence.Stop()."
             )
-        self.on_divergence.check()
+        self.policy.check()
         if self.placed is None:
             # Steps that see all tasks would have a loader read all of them every time.
             problem = self.problem if self.solver.in_parts else self.problem.in_memory()
@@ -157,6 +166,40 @@ class Run:
         return Part.of(self.solver, self.problem, self.layout)
 
     @functools.cached_property
+    def policy(self) -> Policy:
+        """What happens when it diverges: rates that were chosen may be chosen smaller, given ones are to be seen."""
+        if self.on_divergence is not None:
+            return self.on_divergence
+        return SmallerRates() if self.solver.has_chosen_rates and not self.solver.in_parts else Stop()
+
+    @functools.cached_property
+    def fits(self) -> bool:
+        """Whether evaluations fit y: where there is a lower level whose losses say which iterate is better."""
+        return self.fitted and isinstance(self.problem, Problem) and not self.solver.sees_fresh_tasks
+
+    def affords_fit(self, step: int, passes: int) -> bool:
+        """Whether an evaluation may fit y: fits take a tenth of the run, or of a small one what takes about a second.
+
+        Counted in passes over the training rows, not in seconds: what is evaluated is the same on every machine.
+        """
+        return passes <= FITTING * self._passes_of_a_step * step + self._passes_of_a_second
+
+    @functools.cached_property
+    def _passes_of_a_step(self) -> float:
+        """A gradient of g, one of f and a product with a Hessian, of a batch, of the tasks that a step sees."""
+        groups = self.problem.groups
+        shares = [1.0 if g.lower_batch is None else g.lower_batch / float(np.mean(g.train.rows)) for g in groups]
+        drawn = self.solver.sampling.counts([g.size for g in groups]) if self.solver.in_parts else []  # type: ignore
+        tasks = sum(drawn) / self.problem.size if drawn else 1.0
+        return 4 * float(np.mean(shares)) * tasks
+
+    @functools.cached_property
+    def _passes_of_a_second(self) -> float:
+        numbers = sum(leaf.size for g in self.problem.groups for leaf in jax.tree.leaves(g.train))
+        looked_at = 1.0 if self.part is None else min(1.0, (FIXED + HEAVY) / self.problem.size)
+        return NUMBERS_A_SECOND / max(1.0, numbers * looked_at)
+
+    @functools.cached_property
     def read_ahead(self) -> ReadAhead | None:
         """What reads the rows of coming steps ahead; None = they are in memory."""
         return ReadAhead.of(self.solver, self.placed, self.key)
@@ -181,17 +224,18 @@ class Run:
         return step < self.steps and step in self._refreshes
 
     def evaluates_at(self, step: int) -> bool:
-        """Whether a step is followed by an evaluation."""
-        return step % self._every == 0 or step == self.steps
+        """Whether a step is followed by an evaluation; of a run that may end early also after 1, 2, 4, 8, ... steps."""
+        return step == self._next_evaluation(step - 1)
 
-    def keeps_at(self, step: int) -> bool:
-        """Whether a point is kept after a step, to go back to: when rates are measured, and for the same reasons."""
-        return self.on_divergence.goes_back and self.refreshes_at(step)
+    def _next_evaluation(self, step: int) -> int:
+        """The first one after a step."""
+        regular = min(step - step % self._every + self._every, int(self.steps))
+        return min(regular, 1 << max(step, 0).bit_length()) if self.solver.may_end else regular
 
     def next_due(self, step: int, measures: bool) -> int:
         """The first step after this one that is followed by an evaluation, or by a refresh where there are any."""
-        evaluation = min(step - step % self._every + self._every, int(self.steps))
-        if not (measures or self.on_divergence.goes_back):
+        evaluation = self._next_evaluation(step)
+        if not measures:
             return evaluation
         return min([evaluation, *(due for due in self._refreshes if due > step)])
 

@@ -25,7 +25,6 @@ from bilevel._run.reporting import check, failures_told, reports
 from bilevel._run.run import Callback, Run, check_problem_type
 from bilevel._run.signals import noticed
 from bilevel.divergence.base import Policy
-from bilevel.divergence.stop import Stop
 from bilevel.loggers.base import Logger
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.problem import Problem
@@ -35,7 +34,6 @@ from bilevel.solvers._base.solver import Solver
 from bilevel.solvers.recommendation import recommended
 
 _MISSING: Any = object()  # x comes after an argument that may be left out, and may not be left out itself
-_STOP = Stop()
 
 
 @overload
@@ -52,12 +50,13 @@ def solve(
     progress: bool = True,
     patience: int | None = None,
     callback: Callback | None = None,
-    on_divergence: Policy = _STOP,
+    on_divergence: Policy | None = None,
     checkpoint: FolderPath | Checkpoint | None = None,
     resume: bool = False,
     seconds: float | None = None,
     loggers: Sequence[Logger] = (),
     metrics: Mapping[str, Metric] | None = None,
+    fitted: bool = True,
     devices: Devices | None = None,
 ) -> Result: ...
 @overload
@@ -74,12 +73,13 @@ def solve(
     progress: bool = True,
     patience: int | None = None,
     callback: Callback | None = None,
-    on_divergence: Policy = _STOP,
+    on_divergence: Policy | None = None,
     checkpoint: FolderPath | Checkpoint | None = None,
     resume: bool = False,
     seconds: float | None = None,
     loggers: Sequence[Logger] = (),
     metrics: Mapping[str, Metric] | None = None,
+    fitted: bool = True,
     devices: Devices | None = None,
 ) -> Result: ...
 @overload
@@ -96,12 +96,13 @@ def solve(
     progress: bool = True,
     patience: int | None = None,
     callback: Callback | None = None,
-    on_divergence: Policy = _STOP,
+    on_divergence: Policy | None = None,
     checkpoint: FolderPath | Checkpoint | None = None,
     resume: bool = False,
     seconds: float | None = None,
     loggers: Sequence[Logger] = (),
     metrics: Mapping[str, Metric] | None = None,
+    fitted: bool = True,
     devices: Devices | None = None,
 ) -> Results: ...
 @overload
@@ -118,12 +119,13 @@ def solve(
     progress: bool = True,
     patience: int | None = None,
     callback: Callback | None = None,
-    on_divergence: Policy = _STOP,
+    on_divergence: Policy | None = None,
     checkpoint: FolderPath | Checkpoint | None = None,
     resume: bool = False,
     seconds: float | None = None,
     loggers: Sequence[Logger] = (),
     metrics: Mapping[str, Metric] | None = None,
+    fitted: bool = True,
     devices: Devices | None = None,
 ) -> Results: ...
 def solve(
@@ -139,12 +141,13 @@ def solve(
     progress: bool = True,
     patience: int | None = None,
     callback: Callback | None = None,
-    on_divergence: Policy = _STOP,
+    on_divergence: Policy | None = None,
     checkpoint: FolderPath | Checkpoint | None = None,
     resume: bool = False,
     seconds: float | None = None,
     loggers: Sequence[Logger] = (),
     metrics: Mapping[str, Metric] | None = None,
+    fitted: bool = True,
     devices: Devices | None = None,
 ) -> Result | Results:
     """Runs a solver on a problem.
@@ -152,8 +155,8 @@ def solve(
     Args:
         problem: what to solve: a `bl.Problem`, or of another kind, a `bl.MinMaxProblem` or `bl.MultiBlockProblem`.
         solver: how, for instance `bl.MORBiT()`; each is for one kind of problem. None = what we recommend for a
-            `bl.Problem`: `bl.Tandem()` where steps see batches and there are 1,000 or more, `bl.MORBiT()` otherwise; of
-            tasks from a distribution, 64 new ones in every step and `CVaR(0.1)`.
+            `bl.Problem` (`bl.recommended`): `bl.Descent()` where every step can look at all rows, `bl.Tandem()` where
+            it must see batches; of tasks from a distribution, 64 new ones in every step and `CVaR(0.1)`.
         x: where the shared variable starts, any pytree of floating arrays; a Flax NNX or Equinox model is one, and its
             functions (activations) stay as they are. It must be given.
         y: where the tasks' variables start: one pytree for all tasks, a dict by task name, or a function of
@@ -173,7 +176,9 @@ def solve(
             the traceback goes to the logger "bilevel".
         on_divergence: what happens when a run diverges, from `bl.divergence`: `Stop()` ends it with a warning and its
             last finite state, `Raise()` ends it with an error that holds the result, and `SmallerRates()` goes back to
-            where all was well and on with smaller rates. What happened is in `Result.divergences`.
+            the best point and on with smaller rates, also where losses rise far above it. What happened is in
+            `Result.divergences`. None = `SmallerRates()` where rates are chosen, `Stop()` where all are given or steps
+            see some of the tasks.
         checkpoint: a folder in which the run is kept as it goes, or a `bl.Checkpoint` that also says how often; None =
             nowhere.
         resume: go on with the run that the folder of the checkpoint holds, start where it holds none, and return its
@@ -186,6 +191,10 @@ def solve(
         metrics: what else to measure of every task at every evaluation, functions of (x, y, batch) by name, such as
             {"accuracy": f}: one number each, a mean over the rows. In the history, in files and tables they are
             "validation accuracy", "selection accuracy" and "test accuracy"; they change nothing in the run.
+        fitted: whether losses are those of x: at evaluations a copy of y is fitted to x, by Newton's method, and what
+            is called a loss is f_i(x, y_i*(x)). Fits take at most about a tenth of the run: `history.fitted` says which
+            evaluations have one, and the last always has. False = losses are at the y of the steps, which lags
+            behind x: that is how the paper measures.
         devices: how many devices share the tasks, a list of devices, or a mesh of JAX with an axis "tasks"; None = one
             device or, after `bl.distributed.start()`, all devices of all processes. x is on every device, whole, unless
             it comes in parts along that axis (a `NamedSharding`): between steps it stays in them.
@@ -207,14 +216,14 @@ def solve(
     """
     if x is _MISSING:
         raise TypeError("solve(x=...) is missing: it needs where x starts, a pytree of floating arrays.")
-    solver = _recommended(problem, steps) if solver is None else solver
+    solver = _recommended(problem, steps, x) if solver is None else solver
     layout, x = layout_of(devices, problem, solver, x)
     peers = Peers.of(1 if layout is None else layout.processes)
     numbers = [seed] if seeds is None else _numbers(seed, seeds)
     place = Checkpoint.of(checkpoint)
     _check_keeping(place, resume, seconds, numbers)
     kept: dict[str, Any] = {"resume": resume, "deadline": Deadline.after(seconds), "metrics": read(metrics, problem)}
-    kept["layout"] = layout
+    kept |= {"layout": layout, "fitted": fitted}
     told = reports(check(loggers) if peers.leads else (), None if seeds is None else numbers)
     runs: list[Run] = []
     for number, own, report in zip(numbers, _places(place, seeds, numbers), told, strict=True):
@@ -236,15 +245,15 @@ def solve(
             signals.agree(peers)
         signals.exit_if_terminated(_kept(place, keepers) if peers.leads else "")
     with warnings.catch_warnings(action=None if peers.leads else "ignore"):
-        on_divergence.conclude(results)
+        runs[0].policy.conclude(results)
         warn_of_failures(results)
     return results[0] if seeds is None else Results(results)
 
 
-def _recommended(problem: BaseProblem, steps: int) -> Solver:
+def _recommended(problem: BaseProblem, steps: int, x: Any) -> Solver:
     check_problem_type(problem)
     if isinstance(problem, Problem):
-        return recommended(problem, steps)
+        return recommended(problem, steps, x)
     fitting = [f"bl.{name}" for name in solvers.__all__ if isinstance(problem, getattr(solvers, name).problem_type)]
     kind = type(problem).__name__
     raise TypeError(

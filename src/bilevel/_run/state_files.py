@@ -27,7 +27,7 @@ from bilevel.results.divergences import Divergence
 
 KIND = Kind("bilevel.state", reader="solve(resume=True): state", writer="solve(checkpoint=...)", version=1)
 ARRAYS = ("carry", "best", "safe", "rows")  # the fields that are not JSON
-DROPPED = ("steps_per_second",)  # found again by the first call
+DROPPED = ("steps_per_second", "seen")  # found again by the first call and the first evaluation
 ANY = -1  # in the shape of an outline: any length
 COUNTERS = tuple(name for name in Reached._fields if name not in ARRAYS + DROPPED)
 
@@ -103,7 +103,7 @@ def outline(run: Run) -> Outline:
         validation: Any = few(1, losses.validation)
         selection: Any = few(len(run.part.tasks), losses.selection)
         best = Evaluated(best.point, validation, selection, None, {})
-    return Outline(carry, best, carry if run.on_divergence.goes_back else None)
+    return Outline(carry, best, carry if run.policy.goes_back else None)
 
 
 def restore(content: Content, needed: Outline) -> Reached:
@@ -152,7 +152,7 @@ def _rows(content: Content, needed: Outline) -> tuple[Row, ...]:
 def _counters(content: Content) -> dict[str, Any]:
     """All that is JSON."""
     fields = Fields(Fields(content.document, "a state").mapping("counters"), "a state")
-    counts = {name: fields.whole(name) for name in ("step", "since_best")}
+    counts = {name: fields.whole(name) for name in ("step", "since_best", "passes")}
     times = {name: fields.number(name) for name in ("seconds", "compile_seconds")}
     texts = {name: fields.text(name) for name in ("status", "message")}
     events = fields.items("divergences")

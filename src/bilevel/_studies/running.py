@@ -27,6 +27,7 @@ from bilevel._run.signals import noticed
 from bilevel._studies.experiment import Experiment, Method, Probe
 from bilevel._studies.records import Record, Records
 from bilevel.diagnostics.points import read_point
+from bilevel.divergence.stop import Stop
 from bilevel.problem.problem import Problem
 from bilevel.results.iterate import Iterate
 from bilevel.results.result import Result
@@ -57,7 +58,9 @@ class Stage(NamedTuple):
         experiment = self.experiment
         ready, solver = experiment.start(seed, self.variant), experiment.methods[self.variant][method]
         every = max(1, experiment.steps // experiment.evaluations)
-        return Run(ready.problem, solver, ready.x, experiment.y, seed, experiment.steps, every)
+        # As the paper measures, and as solvers are: at the y of the steps, with the rates that they have.
+        options: Any = {"on_divergence": Stop(), "fitted": False}
+        return Run(ready.problem, solver, ready.x, experiment.y, seed, experiment.steps, every, **options)
 
 
 # Makes runs elsewhere, and gives back each as it ends.

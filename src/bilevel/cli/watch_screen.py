@@ -22,6 +22,7 @@ MANY = 10  # evaluations
 STYLES = {
     watching.RUNNING: "bold green",
     watching.STARTING: "green",
+    "converged": "bold cyan",
     "finished": "bold cyan",
     "stopped early": "bold cyan",
     "interrupted": "bold yellow",
@@ -223,7 +224,14 @@ def _several(runs: Sequence[WatchedRun], folder: str, console: Console) -> Rende
 
 def _most_telling(runs: Sequence[WatchedRun], count: int) -> list[WatchedRun]:
     """Where there is no room for all: what went wrong, then what runs, then the rest, in their order."""
-    rank = {watching.RUNNING: 1, watching.STARTING: 1, "finished": 2, "stopped early": 2, watching.NOTHING: 3}
+    rank = {
+        watching.RUNNING: 1,
+        watching.STARTING: 1,
+        "converged": 2,
+        "finished": 2,
+        "stopped early": 2,
+        watching.NOTHING: 3,
+    }
     kept = sorted(range(len(runs)), key=lambda i: (rank.get(runs[i].state, 0), i))[:count]
     return [runs[i] for i in sorted(kept)]
 

@@ -65,8 +65,10 @@ def all_solvers() -> dict[str, Solver]:
 
 
 def recommended_for(problem: BaseProblem) -> Recommended:
-    """What `bl.solve` takes where no solver is given."""
+    """What we recommend among solvers that have rates: theirs are what a comparison tunes, or lets be automatic."""
     solver = recommended(problem)
+    if not solver.has_chosen_rates:
+        solver = exported.Tandem() if problem.is_stochastic else exported.MORBiT()
     return Recommended(type(solver).__name__, solver)
 
 

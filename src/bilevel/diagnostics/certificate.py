@@ -12,8 +12,7 @@ import optax
 
 from bilevel import weightings
 from bilevel._core import values
-from bilevel.diagnostics.exact import gradient_at
-from bilevel.diagnostics.newton import solve_lower
+from bilevel.diagnostics.exact import gradient_at, solve_lower
 from bilevel.diagnostics.points import read_point
 from bilevel.diagnostics.proximal import proximal_point, residual, upper_curvature
 from bilevel.diagnostics.spectrum import lower_spectra

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from bilevel.diagnostics.newton import solve_lower
+from bilevel.diagnostics.exact import solve_lower
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 

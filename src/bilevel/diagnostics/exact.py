@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from bilevel.diagnostics.newton import LowerSolution, solve_lower
 from bilevel.hypergradients.conjugate_gradient import ConjugateGradient
+from bilevel.lower.newton import Newton
 from bilevel.oracles.upper import Point, Upper
 from bilevel.problem.group import UpperSample
-from bilevel.problem.per_task import PerTask
+from bilevel.problem.per_task import PerTask, fields_of
 from bilevel.problem.problem import Problem
 
 PRODUCTS = 1000  # the most Hessian products per linear system
+_NEWTON = Newton()
+
+
+class LowerSolution(NamedTuple):
+    """The lower level at x, solved; arrays are in the order of the tasks."""
+
+    y: PerTask[Any]  # y_i*(x)
+    losses: jax.Array  # l_i(x) = f_i(x, y_i*(x)), on all validation data
+    errors: jax.Array  # about |y_i - y_i*|: the last Newton step
+    converged: jax.Array
+
+
+@jax.jit
+def solve_lower(problem: Problem, x: Any, y: PerTask[Any]) -> LowerSolution:
+    """Solves every lower problem from y."""
+    solved, _, error, converged, _ = fields_of(problem.each(lambda task, y: _NEWTON.solve(task, x, y), y))
+    return LowerSolution(solved, problem.validation_losses(x, solved), problem.join(error), problem.join(converged))
 
 
 def weighted_gradient(problem: Problem, x: Any, y: PerTask[Any], weights: jax.Array) -> tuple[LowerSolution, Any]:

@@ -12,8 +12,7 @@ from jax.flatten_util import ravel_pytree
 from bilevel._core import values
 from bilevel.diagnostics.differences import Differences, central_differences
 from bilevel.diagnostics.estimate_errors import EstimateErrors, errors_of
-from bilevel.diagnostics.exact import task_gradients
-from bilevel.diagnostics.newton import solve_lower
+from bilevel.diagnostics.exact import solve_lower, task_gradients
 from bilevel.diagnostics.points import check_estimator, check_is_problem
 from bilevel.diagnostics.sampling import Estimate, moments_of
 from bilevel.diagnostics.spectrum import lower_spectra

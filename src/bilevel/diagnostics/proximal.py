@@ -10,7 +10,7 @@ import optax
 
 from bilevel._core import pytrees
 from bilevel.diagnostics.exact import weighted_gradient
-from bilevel.diagnostics.newton import tolerance
+from bilevel.lower.solver import tolerance
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 

@@ -40,7 +40,7 @@ def check_result(result: Result) -> tuple[Finding, ...]:
 
     >>> import bilevel as bl
     >>> known = bl.problems.enclosing_ball()
-    >>> slow = bl.solve(known.problem, bl.MORBiT(0.05, 1e-4), known.x, steps=200, progress=False)
+    >>> slow = bl.solve(known.problem, bl.MORBiT(0.05, 1e-4), known.x, steps=200, progress=False, fitted=False)
     >>> print(bl.check_result(slow)[-1])
     The lower level lags: a hundred more lower steps move the loss of task ... Give a larger lower_lr ...
     """

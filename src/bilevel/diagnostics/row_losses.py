@@ -31,7 +31,7 @@ def loss_errors(problem: Problem, result: Any, role: str = "validation") -> np.n
     >>> def upper(x, y, batch): return jnp.mean((y - batch) ** 2)
     >>> rows = jnp.array([0.0, 0.0, 2.0, 2.0])
     >>> problem = bl.Problem(upper, upper, [bl.Task(rows, rows, y=jnp.array(0.0))])
-    >>> start = bl.solve(problem, bl.SOBA(1e-9, 1e-9), jnp.array(0.0), steps=1, progress=False)
+    >>> start = bl.solve(problem, bl.SOBA(1e-9, 1e-9), jnp.array(0.0), steps=1, progress=False, fitted=False)
     >>> loss_errors(problem, start).round(4).tolist()  # of 0, 0, 4, 4
     [1.1547]
     """

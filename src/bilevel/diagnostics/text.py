@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.diagnostics.newton import LowerSolution
+from bilevel.diagnostics.exact import LowerSolution
 from bilevel.diagnostics.spectrum import is_strongly_convex
 from bilevel.problem.problem import Problem
 

@@ -12,19 +12,22 @@ from bilevel.results.divergences import Divergence
 
 @part
 class SmallerRates(Policy):
-    """The run goes back to where it was still well, and on from there with all its rates times a factor.
+    """The run goes back to its best point, and on from there with all its rates times a factor.
 
     Args:
         factor: what the rates are multiplied by, each time.
         tries: how many times; a run that diverges once more ends as with `Stop`.
 
-    All rates are: numbers, schedules, those that the solver chooses, that of the weighting. It does not go on from the
-    last finite state, which is usually far off already (losses of 1e30, weights at a corner, moments of an optimiser to
-    match), but from the last of some twenty points, and those at steps 1, 2, 4, 8, ..., where the worst validation loss
-    was at most twice that of the start; where a lower loss is not a better iterate (`bl.MultiBlockProblem`), from the
-    start. The steps in between are taken again, at the same draws, and are in the history once. So a run takes up to
-    `1 + tries` times as long, and keeps a second state, in memory and in its checkpoints. Neither how often a run is
-    evaluated nor how often it is saved decides where it goes on.
+    All rates are: numbers, schedules, those that the solver chooses, that of the weighting. It goes on from the best
+    point that was evaluated, at first the start, not from the last finite state, which is usually far off already
+    (losses of 1e30, weights at a corner, moments of an optimiser to match). The steps in between are taken again, at
+    the same draws, and are in the history once. So a run takes up to `1 + tries` times as long, and keeps a second
+    state, in memory and in its checkpoints.
+
+    A run also goes back where its objective, at an evaluation that fits y, is above the best by half of that and by
+    half of all that was gained. Where rates are chosen, it may be above its best by a twentieth at its end, and not
+    above its start: otherwise the best point is its end. Both need a solver with a `weighting`, which says what is
+    minimised.
 
     A solver of your own has its rates in fields whose names end in `lr`, or says in `with_scaled_rates` what they are;
     if it does neither, the run ends and says so.

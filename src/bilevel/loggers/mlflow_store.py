@@ -14,7 +14,12 @@ from bilevel.loggers.evaluation import Evaluation
 
 REFUSED = r"[^-\w. ]|^\.+$"  # in the name of a task: a metric's is one of a file to MLflow, folders and all
 MOST_LETTERS = 5000  # of a tag
-STATUSES = {"finished": "FINISHED", "stopped early": "FINISHED", "interrupted": "KILLED"}  # others: FAILED
+STATUSES = {
+    "converged": "FINISHED",
+    "finished": "FINISHED",
+    "stopped early": "FINISHED",
+    "interrupted": "KILLED",
+}  # others: FAILED
 FOLDER_TAG = "bilevel.folder"  # its hash: a filter has no way to write every path
 
 _making = threading.Lock()  # a new store makes its tables at the first use, which two threads must not do at once

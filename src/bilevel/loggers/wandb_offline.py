@@ -65,7 +65,7 @@ class WandB(Logger):
         """Ends the run, with how it ended in the summary."""
         run = self._open()
         run.summary.update({"status": status, "message": message})
-        run.finish(exit_code=0 if status in ("finished", "stopped early") else 1)
+        run.finish(exit_code=0 if status in ("converged", "finished", "stopped early") else 1)
 
     def for_run(self, seed: int) -> WandB:
         """A run of its own in the same project."""

@@ -55,7 +55,8 @@ def compare(steps: int, draws: int, tasks: int, seed: int = 0, progress: bool = 
     }
     # Draw by draw, so that an interrupted demo has both methods on the draws it has.
     runs = [
-        Run(ready.problem, solver, ready.x, None, seed + draw, steps, every=max(1, steps // 20))
+        # As the paper measures: at the y of the steps, whose heads are not fitted to the end.
+        Run(ready.problem, solver, ready.x, None, seed + draw, steps, every=max(1, steps // 20), fitted=False)
         for draw, ready in enumerate(problems)
         for solver in methods.values()
     ]

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel.diagnostics.newton import solve_lower
+from bilevel.diagnostics.exact import solve_lower
 from bilevel.hypergradients import Exact
 from bilevel.oracles.upper import Point, Upper
 from bilevel.paper.published.descent import ScriptDescent

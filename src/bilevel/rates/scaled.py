@@ -49,7 +49,7 @@ class Scaled(Rates):
     @property
     def chooses(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether the rates are chosen for the problem."""
-        return self.rates.chooses
+        return getattr(self.rates, "chooses", True)  # asked before `check` refuses what is no rates object
 
     def check(self, owner: str, needs: Needs) -> None:
         """A positive factor, and rates that are as they must be."""

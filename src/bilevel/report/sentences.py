@@ -106,7 +106,7 @@ def findings(subject: Subject) -> list[str]:
 
 def _found(run: Result) -> list[str]:
     """The findings of one run as sentences; divergences before them."""
-    messages = [run.message] if run.message and run.status != "finished" else []
+    messages = [run.message] if run.message and run.status not in ("converged", "finished") else []
     return [*(event.line for event in run.divergences), *messages, *map(str, run.findings)]
 
 

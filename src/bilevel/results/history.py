@@ -40,6 +40,8 @@ class History(Mapping[str, np.ndarray]):
     metrics: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)  # (evaluations, tasks) each, by name
 
     _: dataclasses.KW_ONLY
+    fitted: np.ndarray | None = None  # whether y was fitted to x; None in files of a version that did not fit
+    lag: np.ndarray | None = None  # about how far losses may be off, as a share of the worst; NaN where not fitted
     # Where steps see a few of very many tasks, the columns are those of some of them; None otherwise.
     tasks: np.ndarray | None = None  # (evaluations, columns): their numbers, the same in all rows
     largest: np.ndarray | None = None  # the largest validation loss among these and the tasks of the largest weights

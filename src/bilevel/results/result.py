@@ -66,7 +66,8 @@ class Result(Reportable):
         average: the average over the run with weights that favour its end (Shamir and Zhang, 2013): the one to take
             when batches are small and the last iterate is noisy.
         history: the run as it was evaluated.
-        status: "finished", "stopped early", "interrupted", "diverged" or "callback failed".
+        status: "converged" (there is nothing more to gain), "finished", "stopped early", "interrupted", "diverged" or
+            "callback failed".
         message: what happened, in a sentence.
         steps: how many steps were taken.
         seconds: how long it took, all in all.
@@ -192,8 +193,9 @@ class Result(Reportable):
 
     @property
     def verdict(self) -> str:
-        """How the run stands: "settled", "still falling", "still moving", "noisy", "rising", "cycling", "overfitting",
-        "weights not settled", "x did not move", "nothing moved", "diverged", or "not known" of few evaluations.
+        """How the run stands: "converged", "settled", "still falling", "still moving", "noisy", "rising", "cycling",
+        "overfitting", "weights not settled", "x did not move", "nothing moved", "diverged", or "not known" of few
+        evaluations.
 
         `status` says why a run ended; this says whether its loss had stopped changing.
         """  # noqa: D205

@@ -23,6 +23,7 @@ ITERATES = ("last", "best", "random", "average")
 FACTS = ("status", "message", "steps", "seconds", "seed", "compile_seconds", "best_by")  # what JSON holds as it is
 HELD_OUT = ("selection", "test")  # columns that a history may do without
 PER_TASK = ("validation", *HELD_OUT, "weights", "lower_rate", "tasks")  # the columns that have one number a task
+LATER = ("fitted", "lag")  # files of earlier versions have none
 OF_A_PART = ("tasks", "largest", "largest_task")  # only where the columns are those of some tasks
 BEST_BY = ("selection", "validation", "last")
 
@@ -158,9 +159,11 @@ def _check_numbers(check: _Check, tasks: int, metrics: tuple[str, ...]) -> None:
     for metric in metrics:
         check.like(f"history/metrics/{metric}", (*rows, columns))
     missing += [] if part else OF_A_PART
+    missing += [column for column in LATER if f"history/{column}" not in check.arrays]
     for column in COLUMNS:
         if column not in missing:
-            check.like(f"history/{column}", (*rows, columns) if column in PER_TASK else rows)
+            kind = np.dtype(bool) if column == "fitted" else None
+            check.like(f"history/{column}", (*rows, columns) if column in PER_TASK else rows, kind)
 
 
 class _Check:

@@ -123,7 +123,7 @@ def chosen_by(result: Result) -> str:
     lowest = f"worst {result.best_by} loss" if fraction is None else in_words(fraction, result.best_by)
     words = f"The best has the lowest {lowest} of {result.history.evaluations} evaluations"
     if result.history.tasks is not None and fraction is None:
-        words += ", each of some of the tasks at y of their last visits (the table is of all, with y fitted)"
+        words += ", each of some of the tasks (the table is of all)"
     if fraction is not None:
         return f"{words}, on tasks that x never saw."
     if result.best_by == "selection":

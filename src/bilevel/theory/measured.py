@@ -9,8 +9,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from bilevel._core import values
-from bilevel.diagnostics.exact import task_gradients
-from bilevel.diagnostics.newton import solve_lower
+from bilevel.diagnostics.exact import solve_lower, task_gradients
 from bilevel.diagnostics.points import check_estimator, check_is_problem
 from bilevel.diagnostics.regularity import Smoothness, bends, draw_pair, lower_noise, smoothness
 from bilevel.diagnostics.sampling import Estimate, moments_of

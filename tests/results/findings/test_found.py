@@ -49,7 +49,7 @@ def test_noisy_end(padded_ball):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_healthy_runs_have_none(seed):
-    result = run(bl.problems.random_quadratics(seed), bl.MORBiT(), steps=2000, seed=seed)
+    result = run(bl.problems.random_quadratics(seed), bl.MORBiT(), steps=5000, seed=seed)
     assert bl.check_result(result) == ()
     assert result.verdict == "settled"
 

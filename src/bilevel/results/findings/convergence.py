@@ -173,8 +173,8 @@ def verdict(result: Result, findings: tuple[Finding, ...]) -> str:
 
     A loss that has settled is not yet a solution: `bl.certify` measures how far it is from one.
     """
-    if result.status == "diverged":
-        return "diverged"
+    if result.status in ("diverged", "converged"):
+        return result.status
     kinds = {found.kind for found in findings}
     for kind, word in VERDICTS.items():
         if kind in kinds:
