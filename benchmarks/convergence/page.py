@@ -1,0 +1,243 @@
+"""Makes docs/convergence.md of the lines that `run.py` writes.
+
+    python -m benchmarks.convergence.page after.jsonl
+    python -m benchmarks.convergence.page before.jsonl after.jsonl      # with a comparison
+
+Every figure on the page is computed here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PAGE = Path(__file__).parents[2] / "docs" / "convergence.md"
+OVER = {False: 1.05, True: 1.10}  # of the reference, by whether steps see batches
+DATA = {False: "all", True: "batches"}
+Line = dict[str, Any]
+Kind = tuple[str, bool, int]  # family, batches, steps
+
+HEAD = """# Does it converge?
+
+<!-- Made by benchmarks/convergence/page.py. Do not edit. -->
+
+`bl.solve(problem, x=x, y=y, steps=steps)` with nothing else given, {runs} runs on {families} families of problems with
+{draws} draws, in float64: does it end where it should? Steps see all the data, or batches of {lower} training and
+{upper} validation rows.
+
+- **Reference**: the worst loss that SciPy reaches from the same start, lower problems solved by Newton's method and
+  gradients by the implicit function theorem. SLSQP on min t subject to l_i(x) <= t, and L-BFGS-B on a log-sum-exp that
+  is made sharper; the lower of the two counts. From other starts it ends elsewhere, by more than 5 % in half of the
+  draws or more, in the families {hard}: a run that is over the reference there may be at a solution of its own.
+- **True** worst loss of an x: the largest upper loss with every lower problem solved for that x, by the code of the
+  reference. What the run reports is not used to judge it.
+- **Over**: the true worst loss at `result.x` is more than {over} times the reference ({over_batches} with batches), or
+  not finite, or the run raised an error. **Best over**: the same of `result.best.x`.
+- **Over the start**: it is larger than where x started.
+- **Not finite**: it is infinite or NaN, or the run raised.
+- **Left**: (true - reference) / (start - reference), the median: what is left of the way, 0 at the reference.
+- **Off**: the largest |reported - true| / |true|: of `result.worst`, of `result.best.worst`, and of the worst losses in
+  those rows of the history whose y was fitted to x (a dash: there are none).
+- **Steps** taken and **seconds** without compilation are medians; one thread of a CPU.
+
+| family | what it is |
+|---|---|
+{described}
+"""
+
+TAIL = """
+## Again
+
+    python -m benchmarks.convergence.run --draws {draws} --steps {steps} --batches {batches} --out results.jsonl
+    python -m benchmarks.convergence.page results.jsonl
+
+The first can be stopped and goes on where it was. Data come from the folder that BILEVEL_DATA names, or from
+../shared/data.
+"""
+
+
+def read(path: Path) -> list[Line]:
+    """The lines of a file."""
+    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+
+
+def kind(line: Line) -> Kind:
+    return line["family"], line["batches"], line["steps"]
+
+
+def is_over(line: Line, name: str = "true_worst") -> bool:
+    true = line.get(name)
+    return true is None or true > OVER[line["batches"]] * line["reference_same"]
+
+
+def over_start(line: Line) -> bool:
+    true = line.get("true_worst")
+    return true is None or true > line["reference_start"] * (1 + 1e-9)
+
+
+def not_finite(line: Line) -> bool:
+    return line.get("true_worst") is None or line.get("worst") is None
+
+
+def left(line: Line) -> float:
+    true = line.get("true_worst")
+    way = line["reference_start"] - line["reference_same"]
+    return np.inf if true is None else (true - line["reference_same"]) / max(way, 1e-12)
+
+
+def off(line: Line, name: str) -> float:
+    """|reported - true| / |true| of an iterate."""
+    reported, true = line.get(name), line.get(f"true_{name}")
+    return np.inf if reported is None or true is None else abs(reported - true) / abs(true)
+
+
+def largest(values: Iterable[float]) -> str:
+    values = list(values)
+    return "-" if not values else number(max(values))
+
+
+def number(value: float) -> str:
+    """Two digits that count."""
+    return "not finite" if not np.isfinite(value) else f"{value:.0f}" if 100 <= value < 1e5 else f"{value:.2g}"
+
+
+def middle(lines: list[Line], name: str) -> str:
+    found = [line[name] for line in lines if line.get(name) is not None]
+    if not found:
+        return "-"
+    return f"{np.median(found):,.0f}" if name == "taken" else f"{np.median(found):.2f}"
+
+
+def fitted_off(lines: list[Line]) -> str:
+    # A line of an error that is not finite has rows and no number.
+    told = [line for line in lines if line.get("fitted_rows")]
+    return largest(np.inf if line["fitted_error"] is None else line["fitted_error"] for line in told)
+
+
+COLUMNS: dict[str, Callable[[list[Line]], str]] = {
+    "runs": lambda lines: str(len(lines)),
+    "over": lambda lines: str(sum(map(is_over, lines))),
+    "best over": lambda lines: str(sum(is_over(line, "true_best") for line in lines)),
+    "over the start": lambda lines: str(sum(map(over_start, lines))),
+    "not finite": lambda lines: str(sum(map(not_finite, lines))),
+    "left": lambda lines: number(float(np.median([left(line) for line in lines]))),
+    "worst off": lambda lines: largest(off(line, "worst") for line in lines),
+    "best off": lambda lines: largest(off(line, "best") for line in lines),
+    "history off": fitted_off,
+    "steps": lambda lines: middle(lines, "taken"),
+    "seconds": lambda lines: middle(lines, "run_seconds"),
+}
+
+
+def grouped(lines: list[Line]) -> dict[Kind, list[Line]]:
+    """Lines by family, data and steps, families in the order in which they were run."""
+    order = list(dict.fromkeys(line["family"] for line in lines))
+    found: dict[Kind, list[Line]] = {}
+    for line in sorted(lines, key=lambda line: (order.index(line["family"]), line["batches"], line["steps"])):
+        found.setdefault(kind(line), []).append(line)
+    return found
+
+
+def row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def table(lines: list[Line]) -> str:
+    """All figures of a file."""
+    rows = [row(["family", "data", "steps given", *COLUMNS]), f"|{'---|' * (3 + len(COLUMNS))}"]
+    for (family, batches, steps), own in grouped(lines).items():
+        rows += [row([family, DATA[batches], f"{steps:,}", *(column(own) for column in COLUMNS.values())])]
+    return "\n".join(rows)
+
+
+def told(title: str, lines: list[Line]) -> str:
+    """A file in sentences, and its table."""
+    said = []
+    for batches, steps in sorted({kind(line)[1:] for line in lines}):
+        own = [line for line in lines if kind(line)[1:] == (batches, steps)]
+        with_data = "With batches" if batches else "With all the data"
+        said += [
+            f"- {with_data} and {steps:,} steps, {sum(map(is_over, own))} of {len(own)} runs end over "
+            f"{OVER[batches]:.2f} of the reference, {sum(map(over_start, own))} over the start, and "
+            f"{sum(map(not_finite, own))} not finite; what is reported as the worst loss is off by "
+            f"{largest(off(line, 'worst') for line in own)} at most."
+        ]
+    raised = [line for line in lines if line.get("status") == "raised"]
+    said += [f"- {len(raised)} runs raised an error, the first: `{raised[0]['error'][:200]}`."] if raised else []
+    return f"\n## {title}\n\n" + "\n".join(said) + "\n\n" + table(lines) + "\n"
+
+
+def compared(before: list[Line], after: list[Line]) -> str:
+    """How many runs are over, before and after, of draws that both have."""
+    keys = [{(*kind(line), line["draw"]) for line in lines} for lines in (before, after)]
+    both = keys[0] & keys[1]
+    old, new = (grouped([line for line in lines if (*kind(line), line["draw"]) in both]) for lines in (before, after))
+    rows = [row(["family", "data", "steps given", "runs", "over, before", "over, after"]), f"|{'---|' * 6}"]
+    for (family, batches, steps), own in new.items():
+        counts = (str(sum(map(is_over, lines))) for lines in (old[family, batches, steps], own))
+        rows += [row([family, DATA[batches], f"{steps:,}", str(len(own)), *counts])]
+    return "\n## Before and after\n\nOf the draws that both were run on.\n\n" + "\n".join(rows) + "\n"
+
+
+def several_solutions(lines: list[Line]) -> str:
+    """Families whose references from other starts differ by more than 5 % in half of the draws or more."""
+    apart: dict[str, dict[int, bool]] = {}
+    for line in lines:
+        values = [line["reference_same"], *line["reference_others"]]
+        apart.setdefault(line["family"], {})[line["draw"]] = max(values) > 1.05 * min(values)
+    names = [name for name, draws in apart.items() if np.mean(list(draws.values())) >= 0.5]
+    return ", ".join(names) or "(none)"
+
+
+def page(files: list[list[Line]]) -> str:
+    """The whole page, of one file or of two."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    from benchmarks.convergence.families import FAMILIES, LOWER_BATCH, UPPER_BATCH
+
+    lines = files[-1]
+    names = list(dict.fromkeys(line["family"] for line in lines))
+    count = len({line["draw"] for line in lines})
+    listed = lambda batches: sorted({line["steps"] for line in lines if line["batches"] is batches})  # noqa: E731
+    described = "\n".join(
+        row([name, (FAMILIES[name].__doc__ or "").split("\n")[0].replace("|", "\\|")]) for name in names
+    )
+    text = HEAD.format(
+        runs=len(lines),
+        families=len(names),
+        draws=count,
+        lower=LOWER_BATCH,
+        upper=UPPER_BATCH,
+        hard=several_solutions(lines),
+        over=f"{OVER[False]:.2f}",
+        over_batches=f"{OVER[True]:.2f}",
+        described=described,
+    )
+    if len(files) > 1:
+        text += compared(*files)
+    text += told("The runs" if len(files) == 1 else "After", lines)
+    text += told("Before", files[0]) if len(files) > 1 else ""
+    steps = {batches: " ".join(map(str, listed(batches))) for batches in (False, True)}
+    return text + TAIL.format(draws=count, steps=steps[False], batches=steps[True])
+
+
+def main() -> None:
+    """The command."""
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse.add_argument("files", nargs="+", type=Path, help="one file of results, or those before and after")
+    parse.add_argument("--out", type=Path, default=PAGE)
+    given = parse.parse_args()
+    if len(given.files) > 2:
+        parse.error("one file of results, or two")
+    given.out.write_text(page([read(path) for path in given.files]))
+    print(f"wrote {given.out}")
+
+
+if __name__ == "__main__":
+    main()
