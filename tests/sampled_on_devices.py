@@ -242,7 +242,7 @@ def many():
     solver = bl.MORBiT(0.05, 0.3, weighting=bl.weightings.SimplexAscent(1e-3))
     one, two = (made(solver, devices, 1101, every=3, **given) for devices in (None, 2))
     seen = []
-    few = made(solver, 2, 40, every=3, callback=seen.append, **given)
+    few = made(solver, 2, 40, every=3, callback=seen.append, fitted=False, **given)
     said = [[r.history.tasks.tolist(), r.history.largest_task.tolist()] for r in (one, two)]
     # With y as the steps left it, before all tasks are visited once more.
     y = np.asarray(seen[-1]["y"].stacked[0])[few.history.tasks[-1]]

@@ -238,7 +238,7 @@ def runs():
     yield "solve(every)", Case(junk.not_whole_or_none, lambda v: solve_with(every=v), ("every",))
     yield "solve(patience)", Case(junk.not_whole_or_none, lambda v: solve_with(patience=v), ("patience",))
     yield "solve(callback)", Case(junk.not_callable, lambda v: solve_with(callback=v), ("callback",))
-    yield "solve(on_divergence)", Case(junk.with_none, lambda v: solve_with(on_divergence=v), ("on_divergence",))
+    yield "solve(on_divergence)", Case(junk.not_object, lambda v: solve_with(on_divergence=v), ("on_divergence",))
     yield "solve(checkpoint)", Case(junk.not_path, lambda v: solve_with(checkpoint=v), ("checkpoint", "folder"))
     yield "solve(resume)", Case(NOT_TRUE, lambda v: solve_with(resume=v), ("resume",))
     yield "solve(seconds)", Case(junk.not_positive_or_none, lambda v: solve_with(seconds=v), ("seconds",))

@@ -16,17 +16,21 @@ step k is
 worst loss, and it never rises. Where x is constrained, H acts along the face of X that Nesterov's composite minimax
 step leads to, and x moves along the projection of d; where that gains nothing, it takes the composite step.
 
-Three things make it reliable where losses are not convex. H is made so much smaller that a move is at most a few
-hundredths as long as x at the start, and a little more with every step: longer ones gain more at once and end in worse
-minima (networks saturate, penalties and bandwidths run off). The weights of (2) are pulled to uniform ones at first, by
--e |w - 1/n|^2, and e is divided by four where that lowers phi no more: x then learns for all tasks before it serves the
-worst. And where a line search finds nothing, (5) learns the change of the slope along it: without that x would stay at
-a kink, such as a ReLU has.
+Where losses are not convex, where a descent ends depends on how it moves. So there are four from the same start, and
+the best of them goes on until it has converged; x is the best point of all at any time. They differ in two ways. H is
+made so much smaller that a move is at most a share of the size of x, and a little more with every step: long moves gain
+more at once, short ones keep networks from saturating and penalties from running off. And the weights of (2) may be
+pulled to uniform ones at first, by -e |w - 1/n|^2, where e is divided by four when that lowers phi no more: x then
+learns for all tasks before it serves the worst. No choice of the two is best everywhere (docs/convergence.md). Each of
+the four has an eighth of the steps at most.
+
+Where a line search finds nothing, (5) learns the change of the slope along it: without that x would stay at a kink,
+such as a ReLU has.
 
 Any weighting will do: `Average` leaves one w, and the method is L-BFGS; `CVaR` caps the weights; `Regret` and `Ratio`
 compare by something else.
 
-It ends by itself. For convex losses and an optimum at a distance D,  phi(x) - phi* <= (phi(x) - sum_i w_i l_i(x)) +
+A run ends by itself. For convex losses and an optimum at a distance D,  phi(x) - phi* <= (phi(x) - sum_i w_i l_i(x)) +
 |g| D.  The run has converged where the right side, with D how far x has come, is below `tolerance` times phi. Where a
 hundred steps gain less than that, it stops too.
 
@@ -71,11 +75,11 @@ from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
 
 MEMORY = 20  # moves that H is made of
-SHARE = 0.03  # of the size of x at the start, at least of 1, that it moves by at most in a step
-WAY = 60.0  # a run of K steps may move by WAY / K instead: a short one must come somewhere
+# Of each attempt: e at first, in units of n phi, and the longest move, in sizes of x at the start (at least 1).
+PLANS = ((0.0, 0.3), (0.1, 0.3), (0.1, 0.03), (1.0, 0.03))
+FINAL = (0.0, 0.03)  # of the descent that goes on from the best of them
 GROWTH = 50.0  # steps after which a move may be twice as long, and so on: no faster, or x could run off in no time
 SLACK, ROUNDS = 1.5, 10  # a move may be so much longer; H is made smaller so often
-SPREAD = 0.1  # e at first, in units of n phi
 NARROWER = 4.0  # what e is divided by
 SUFFICIENT = 1e-4  # the share of the promised decrease that a step must achieve
 TRIES, FEW = 20, 4  # of a line search; as long as e > 0
@@ -86,11 +90,26 @@ FAR, FLAT, MOST = 4.0, 1e-3, 5  # how far x ran off, what a slope may still be w
 WINDOW = 100  # steps that must gain more than the tolerance: along kinks steps may become short without end
 
 
-class Descending(NamedTuple):
-    """What is carried from step to step."""
+class Trial(NamedTuple):
+    """Where a descent is; the state of the solver has the best point of all descents."""
 
-    losses: InOrder[jax.Array]  # l_i(x)
+    x: Any
+    y: PerTask[Any]
+    weights: jax.Array
+    v: PerTask[Any]
+
+
+class Descending(NamedTuple):
+    """What is carried from step to step. The second block is of one descent, and begins anew with the next."""
+
     start: Any  # x at the start
+    best: InOrder[jax.Array]  # losses at the best point
+    number: jax.Array  # of the descent
+    budget: jax.Array  # steps that an attempt may take
+
+    age: jax.Array  # steps that this descent has taken
+    trial: Trial
+    losses: InOrder[jax.Array]  # l_i(x)
     last: Any  # x before the last move
     slope: jax.Array  # g there, flat
     curvature: Curvature  # H
@@ -152,6 +171,8 @@ class Descent(Solver):
             `ConjugateGradient` beyond.
         tolerance: the run ends where the loss can fall by no more than this share of it, as far as the docstring of
             `bilevel.solvers.descent` can tell; 0 = where rounding ends it.
+        attempts: descents from the start, 1 to 4, the best of which goes on; 1 is fastest, and enough where losses are
+            convex in x.
 
     >>> import bilevel as bl
     >>> known = bl.problems.enclosing_ball()
@@ -164,6 +185,7 @@ class Descent(Solver):
     lower: Lower | None = None
     hypergradient: Hypergradient | None = None
     tolerance: float = leaf(default=1e-4)
+    attempts: int = len(PLANS)
 
     looks_at_all_rows = True
     may_end = True
@@ -181,6 +203,7 @@ class Descent(Solver):
         """Raises where an option makes no sense."""
         check_objects(self)
         values.number("tolerance", self.tolerance, least=0, of="Descent")
+        values.whole("attempts", self.attempts, of="Descent", most=len(PLANS))
         self.weighting.check(problem.size)
         for chosen in (self.lower, self.hypergradient):
             if chosen is not None:
@@ -239,44 +262,62 @@ class Descent(Solver):
         flat, _ = ravel_pytree(x)
         dtype = jnp.promote_types(flat.dtype, jnp.float32)
         weights, weighting = self.weighting.init(problem.size, dtype)
-        zero, one = jnp.zeros((), dtype), jnp.ones((), dtype)
-        y, losses = self.solved(problem, x, y, zero)
-        memory = Descending(
-            losses=InOrder(losses.astype(dtype)),
-            start=x,
-            last=x,
-            slope=jnp.zeros_like(flat, dtype),
-            curvature=_unknown(flat, zero),
-            longest=jnp.maximum(1, jnp.linalg.norm(flat)) * jnp.clip(WAY / jnp.asarray(steps, dtype), SHARE, 1),
-            rate=zero,
-            accuracy=zero,
-            measure=one * jnp.inf,
-            spread=SPREAD * problem.size * jnp.abs(self.objective(losses, weighting).value).astype(dtype),
-            stuck=jnp.zeros((), jnp.int32),
-            mark=one * jnp.inf,
-            ended=jnp.array(False),
-        )
+        y, losses = self.solved(problem, x, y, jnp.zeros((), dtype))
         _, estimator = self.parts(y)
         point = Point(x, y, weights, PerTask(((),) * len(y)))
         v = Upper(problem, estimator).init(point, _all_rows(problem))
+        memory = self.fresh(Trial(x, y, weights, v), losses.astype(dtype), x, jnp.zeros((), jnp.int32), weighting)
+        share = 2 * self.attempts if self.attempts > 1 else 1
+        memory = memory._replace(budget=jnp.maximum(1, jnp.asarray(steps, jnp.int32) // share))
         return State(jnp.zeros((), jnp.int32), x, y, weights, weighting, v=v, memory=memory)
 
+    def fresh(self, trial: Trial, losses: jax.Array, start: Any, number: jax.Array, weighting: Any) -> Descending:
+        """What a descent knows before its first step."""
+        flat, size = ravel_pytree(trial.x)[0], jnp.linalg.norm(ravel_pytree(start)[0])
+        dtype, integer = losses.dtype, jnp.zeros((), jnp.int32)
+        zero, one = jnp.zeros((), dtype), jnp.ones((), dtype)
+        spread, share = jnp.asarray((*PLANS[: self.attempts], FINAL), dtype)[number]
+        value = jnp.abs(self.objective(losses, weighting).value).astype(dtype)
+        return Descending(
+            start=start,
+            best=InOrder(losses),
+            number=number,
+            budget=integer,
+            age=integer,
+            trial=trial,
+            losses=InOrder(losses),
+            last=trial.x,
+            slope=jnp.zeros_like(flat, dtype),
+            curvature=_unknown(flat, zero),
+            longest=jnp.maximum(1, size).astype(dtype) * share,
+            rate=zero,
+            accuracy=zero,
+            measure=one * jnp.inf,
+            spread=spread * len(losses) * value,
+            stuck=integer,
+            mark=one * jnp.inf,
+            ended=jnp.array(False),
+        )
+
     def has_ended(self, state: State) -> jax.Array:
-        """Where it has converged."""
+        """Where the last descent has."""
         return state.memory.ended
 
     def has_converged(self, state: State) -> bool:
         """Whether slopes, or rounding, say that there is nothing to gain; not where steps have become very short."""
         memory: Descending = state.memory
-        value = self.objective(memory.losses.value, state.weighting).value
-        return bool(memory.measure <= self.tolerance * jnp.abs(value)) or int(memory.stuck) > PATIENCE
+        value = self.objective(memory.best.value, state.weighting).value
+        small = bool(memory.measure <= self.tolerance * jnp.abs(value))
+        return bool(memory.ended) and (small or bool(jnp.isfinite(memory.measure) & (memory.stuck > PATIENCE)))
 
     def explain(self, problem: Problem, state: State) -> str:
         """How near the end is, and the parts that were chosen."""
         lower, hypergradient = self.parts(state.y)
         memory: Descending = state.memory
-        value, measure = float(self.objective(memory.losses.value, state.weighting).value), float(memory.measure)
-        if self.has_converged(state) and measure > float(self.tolerance) * abs(value):
+        value, measure = float(self.objective(memory.best.value, state.weighting).value), float(memory.measure)
+        if np.isnan(measure):
+            said = f"Slopes at the objective {value:.5g} are not finite: the lower problems may need jax_enable_x64"
+        elif self.has_converged(state) and measure > float(self.tolerance) * abs(value):
             said = f"No step lowers the objective, {value:.5g}, beyond rounding"
         elif bool(memory.ended) and not self.has_converged(state):
             said = f"The objective, {value:.5g}, fell by less than {float(self.tolerance):g} of it in {WINDOW} steps"
@@ -286,14 +327,44 @@ class Descent(Solver):
         return f"{said}. Lower problems by {lower}, hypergradients by {hypergradient}.{rows}{_ran_off(state, value)}"
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
-        """One step of descent."""
+        """One step of the present descent; the next one begins where it has ended."""
+        there, info = self.descend(problem, state._replace(**state.memory.trial._asdict()))
+        memory: Descending = there.memory
+        phi = lambda losses: self.objective(losses, there.weighting).value  # noqa: E731
+        better = phi(memory.losses.value) <= phi(memory.best.value)
+        trial = Trial(there.x, there.y, there.weights, there.v)
+        best, found = (Trial(at.x, at.y, at.weights, at.v) for at in (state, there))
+        best, losses = jax.tree.map(
+            lambda a, b: jnp.where(better, a, b),
+            (found, memory.losses),
+            (best, memory.best),
+            is_leaf=lambda a: a is None,
+        )
+        memory = memory._replace(trial=trial, best=losses, age=memory.age + 1)
+        is_last = memory.number == (self.attempts if self.attempts > 1 else 0)
+        over = ~is_last & (memory.ended | (memory.age >= memory.budget))
+        memory = jax.lax.cond(over, lambda: self.next(problem, memory, best, there.weighting), lambda: memory)
+        memory = memory._replace(ended=memory.ended & is_last)
+        return there._replace(**best._asdict(), memory=memory), info
+
+    def next(self, problem: Problem, memory: Descending, best: Trial, weighting: Any) -> Descending:
+        """The next descent: from the start, and the last one from the best point."""
+        number = memory.number + 1
+        is_last = number == self.attempts
+        x = jax.tree.map(lambda a, b: jnp.where(is_last, a, b), best.x, memory.start)
+        y, losses = self.solved(problem, x, best.y, jnp.zeros_like(memory.rate))
+        began = self.fresh(best._replace(x=x, y=y), losses.astype(memory.rate.dtype), memory.start, number, weighting)
+        return began._replace(best=memory.best, budget=memory.budget)
+
+    def descend(self, problem: Problem, state: State) -> tuple[State, Info]:
+        """(1) to (5), at the trial of the present descent."""
         memory: Descending = state.memory
         losses = memory.losses.value
         state = state._replace(weighting=self.weighting.update(state.weights, losses, state.weighting, 0.0)[1])
         x, unravel = ravel_pytree(state.x)
         project = lambda flat: ravel_pytree(problem.constraint.project(unravel(flat)))[0]  # noqa: E731
         v, slopes = self.slopes(problem, state)  # (1)
-        most = memory.longest * (1 + state.step / GROWTH)
+        most = memory.longest * (1 + memory.age / GROWTH)
         known = self.learned(memory, x, self.slope(slopes, state, state.weights), most)  # (5)
         model = Model.of(self.weighting, state.weighting, losses, slopes.of_scores)
         free = isinstance(problem.constraint, Unconstrained)
@@ -314,7 +385,7 @@ class Descent(Solver):
         smaller = jnp.where(smaller > nothing * jnp.abs(model.value), smaller, 0)
         stuck = jnp.where(moved | wide, 0, memory.stuck + 1)
         choose = lambda new, old: jax.tree.map(lambda a, b: jnp.where(moved & (wide | ~small), a, b), new, old)  # noqa: E731
-        looks = state.step % WINDOW == WINDOW - 1
+        looks = memory.age % WINDOW == WINDOW - 1
         idle = memory.mark - tried.value <= self.tolerance * jnp.abs(model.value)
         # Now and then H has learned what misleads it: after some steps for nothing it starts anew.
         anew = (stuck % ANEW == 0) & ~moved & ~wide

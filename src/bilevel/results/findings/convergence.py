@@ -173,9 +173,11 @@ def verdict(result: Result, findings: tuple[Finding, ...]) -> str:
 
     A loss that has settled is not yet a solution: `bl.certify` measures how far it is from one.
     """
-    if result.status in ("diverged", "converged"):
+    if result.status == "diverged":
         return result.status
     kinds = {found.kind for found in findings}
+    if result.status == "converged":  # of the rows that it saw; the others may say something else
+        return "overfitting" if "overfitting" in kinds else result.status
     for kind, word in VERDICTS.items():
         if kind in kinds:
             return word

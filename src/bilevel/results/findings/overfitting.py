@@ -24,6 +24,7 @@ RISE = 0.1  # a loss has risen where it has by this share of what it had gained,
 RISE_OF_LOSS = 0.1  # by this share of itself, and
 RISE_OF_NOISE = 3.0  # by so many standard deviations of its last evaluations, and
 RISE_OF_ROWS = 1.5  # by so many times what a loss is over the square root of its rows: the lowest of many is also luck
+CONVERGED = 5  # evaluations are enough of a run that converged: its end is known, not guessed from a curve
 ADVICE = (  # as docs/when-it-pays.md has measured it
     "Compare with weighting=bl.weightings.Average(): with 20 rows a task min-max was not better than min-avg on new "
     "rows, and with 100 only where x was too narrow for all tasks."
@@ -43,7 +44,8 @@ def held_out(result: Result) -> HeldOut | None:
     history = result.history
     role = "selection" if history.selection is not None else "test"
     losses = history.selection if role == "selection" else history.test
-    if losses is None or history.evaluations < ENOUGH or result.status == "diverged" or not result.fits_validation:
+    enough = ENOUGH if result.status != "converged" else CONVERGED
+    if losses is None or history.evaluations < enough or result.status == "diverged" or not result.fits_validation:
         return None
     own = HeldOut(np.asarray(history.validation, float), np.asarray(losses, float), role)
     return own if np.all(np.isfinite(own.seen)) and np.all(np.isfinite(own.other)) else None

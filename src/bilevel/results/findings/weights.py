@@ -52,6 +52,8 @@ def _end(result: Result) -> End | None:
     history = result.history
     if history.tasks is not None:  # of some of the tasks: where the weight of the others went is not known
         return None
+    if np.isnan(history.weights_rate[-1]):  # weights without a rate, of a program that each step solves, may jump
+        return None
     count = history.evaluations - int((1 - LAST) * history.evaluations)
     moves = history.weights.shape[1] > 1 and np.ptp(history.weights, axis=0).max() > 0
     if count < ENOUGH / 2 or not moves:
