@@ -1,7 +1,7 @@
 """Four problems as a new user would try them, and what the summary says of each: letters, digits, clinics, 500 tasks.
 
-None of them gives rates or a solver. Few rows and wrong labels make x overfit (letters, digits, clinics), and 1,000
-steps are not enough for 500 tasks. It runs with this version of the library and with old ones;
+None of them gives rates or a solver. Few rows and wrong labels make x overfit (letters, digits, clinics); 500 tasks
+have 1,000 steps, which batches found too few. It runs with this version of the library and with old ones;
 tests/results/test_first_tries.py holds what summaries have to say.
 
     python benchmarks/first_tries.py                    # all four, figures only
@@ -103,7 +103,7 @@ def penalised(x, y, batch):
 
 
 def many(seed: int = 0, selection: bool = False) -> Try:
-    """500 tasks that share eight features; 1,000 steps of batches, which are too few."""
+    """500 tasks that share eight features; 1,000 steps of batches."""
     rng = np.random.default_rng(seed)
     shared = rng.normal(size=(10, 8)) / np.sqrt(10)
     tasks = []

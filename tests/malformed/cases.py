@@ -291,6 +291,7 @@ WRONG_FIELDS = {  # by the name of a field of a part
             "folds",
             "tasks",
             "catch_up",
+            "attempts",
         ],
         junk.not_whole,
     ),

@@ -68,7 +68,8 @@ from bilevel.problem.per_task import InOrder, PerTask
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.checks import check_memory, check_objects
-from bilevel.solvers._base.minimax_model import Map, Model
+from bilevel.solvers._base.minimax_model import Map, Model, Ways, ways_within
+from bilevel.solvers._base.runaway import ran_off
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import SimplexAscent
@@ -79,14 +80,11 @@ MEMORY = 20  # moves that H is made of
 PLANS = ((0.0, 0.3), (0.1, 0.3), (0.1, 0.03), (1.0, 0.03))
 FINAL = (0.0, 0.03)  # of the descent that goes on from the best of them
 GROWTH = 50.0  # steps after which a move may be twice as long, and so on: no faster, or x could run off in no time
-SLACK, ROUNDS = 1.5, 10  # a move may be so much longer; H is made smaller so often
 NARROWER = 4.0  # what e is divided by
 SUFFICIENT = 1e-4  # the share of the promised decrease that a step must achieve
 TRIES, FEW = 20, 4  # of a line search; as long as e > 0
-TURN = 5  # tries after which x goes along the composite step
 ANEW = 3  # steps in a row that find nothing lower, after which H is forgotten
 PATIENCE = 7  # and after which rounding is all that is left
-FAR, FLAT, MOST = 4.0, 1e-3, 5  # how far x ran off, what a slope may still be worth, and how many numbers are named
 WINDOW = 100  # steps that must gain more than the tolerance: along kinks steps may become short without end
 
 
@@ -128,23 +126,6 @@ class Slopes(NamedTuple):
 
     of_tasks: jax.Array  # G
     of_scores: jax.Array  # of what is weighed: for most weightings the same
-
-
-class Ways(NamedTuple):
-    """Where x may go."""
-
-    weights: jax.Array  # w
-    slope: jax.Array  # g
-    d: jax.Array
-    composite: jax.Array | None  # Nesterov's step, which surely leads down; None = d does
-
-    def candidate(self, x: jax.Array, project: Map, number: jax.Array) -> jax.Array:
-        """The point of a try: halvings of d, and of the composite step after some."""
-        length = jnp.exp2(-number.astype(x.dtype))
-        if self.composite is None:
-            return x + length * self.d
-        short = x + length * 2**TURN * self.composite
-        return jnp.where(number < TURN, project(x + length * self.d), short)
 
 
 class Tried(NamedTuple):
@@ -324,7 +305,8 @@ class Descent(Solver):
         else:
             said = f"The objective, {value:.5g}, can fall by about {measure:.2g} more, as far as slopes tell"
         rows = " Every step looked at all rows, whatever the batches of the problem." if problem.is_stochastic else ""
-        return f"{said}. Lower problems by {lower}, hypergradients by {hypergradient}.{rows}{_ran_off(state, value)}"
+        off = ran_off(memory.start, state.x, memory.slope, value)
+        return f"{said}. Lower problems by {lower}, hypergradients by {hypergradient}.{rows}{off}"
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """One step of the present descent; the next one begins where it has ended."""
@@ -369,7 +351,7 @@ class Descent(Solver):
         model = Model.of(self.weighting, state.weighting, losses, slopes.of_scores)
         free = isinstance(problem.constraint, Unconstrained)
         spread = model.pulled(memory.spread)
-        ways = _ways(spread, x, known, None if free else project, most)  # (2), (3)
+        ways = ways_within(spread, x, known, None if free else project, most)  # (2), (3)
         tried = self.search(problem, state, model, spread, lambda number: ways.candidate(x, project, number))  # (4)
         weights = self.weighting.spread(ways.weights, problem.size)
         known = self.learned_of_failure(problem, state, known, ways, weights, tried)
@@ -457,53 +439,6 @@ class Descent(Solver):
         zero = jnp.zeros((), jnp.int32)
         first = Tried(zero, x, state.y, memory.losses.value, model.value, x, state.y)
         return jax.lax.while_loop(too_high, shorter, first)
-
-
-def _ways(model: Model, x: jax.Array, known: Curvature, project: Map | None, most: jax.Array) -> Ways:
-    """(2) and (3), with H as much smaller as it must be for a move of at most `most`.
-
-    A step that is cut off afterwards would have weights for a longer one, at the end of which other tasks may be the
-    worst. Where x is constrained, x goes along the face of X that a composite step leads to.
-    """
-
-    def move(factor: jax.Array) -> Ways:
-        apply = lambda vector: factor * known.apply(vector)  # noqa: E731
-        if project is None:
-            return Ways(*model.newton(apply), None)
-        composite, tangent = model.composite(x, project, factor * known.scale)
-        onto = composite.d - tangent(composite.d)
-        along = model.moved(onto).newton(lambda vector: tangent(apply(tangent(vector))))
-        return Ways(composite.weights, composite.slope, onto + along.d, composite.d)
-
-    def too_long(carry: tuple[jax.Array, jax.Array, Ways]) -> jax.Array:
-        number, _, ways = carry
-        return (jnp.linalg.norm(ways.d) > SLACK * most) & (number < ROUNDS)
-
-    def shorter(carry: tuple[jax.Array, jax.Array, Ways]) -> tuple[jax.Array, jax.Array, Ways]:
-        number, factor, ways = carry
-        factor = factor * most / jnp.linalg.norm(ways.d)
-        return number + 1, factor, move(factor)
-
-    one = jnp.ones_like(most)
-    return jax.lax.while_loop(too_long, shorter, (jnp.zeros((), jnp.int32), one, move(one)))[2]
-
-
-def _ran_off(state: State, value: float) -> str:
-    """Which numbers of x went far and do not matter where they are: their optimum is at infinity, or nowhere."""
-    memory: Descending = state.memory
-    x, start = (np.asarray(ravel_pytree(tree)[0]) for tree in (state.x, memory.start))
-    moved = np.abs(x - start)
-    idle = np.abs(np.asarray(memory.slope)) * moved <= FLAT * abs(value)
-    far = np.flatnonzero(idle & (moved > FAR * np.maximum(1, np.abs(start))))
-    if not len(far):
-        return ""
-    leaves = jax.tree_util.tree_leaves_with_path(state.x)
-    names = [f"x{jax.tree_util.keystr(path)}[{i}]" for path, leaf in leaves for i in range(leaf.size)]
-    shown = ", ".join(f"{names[i]} from {start[i]:.3g} to {x[i]:.3g}" for i in far[:MOST])
-    more = f" and {len(far) - MOST} others" if len(far) > MOST else ""
-    return (
-        f" x ran off: {shown}{more}, where it matters no more. A bound (bl.constraints.Box) or a prior would hold it."
-    )
 
 
 def _unknown(x: jax.Array, scale: jax.Array) -> Curvature:

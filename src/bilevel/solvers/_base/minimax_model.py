@@ -17,11 +17,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from bilevel._core.quasi_newton import Curvature
 from bilevel._core.simplex_program import Bounds, maximise, respond
 from bilevel.weightings.base import Weighting
 
 CANDIDATES = 64  # scores whose weights the program chooses; the others keep those of d = 0
 FACES = 20  # of X that a composite step looks at, at most
+SLACK, ROUNDS = 1.5, 10  # a move may be so much longer; H is made smaller so often
+TURN = 5  # tries after which x goes along the composite step
 
 Map = Callable[[jax.Array], jax.Array]
 
@@ -133,3 +136,49 @@ class Model(NamedTuple):
         K = (K + K.T) / 2 + 2 * self.pull * jnp.eye(count, dtype=K.dtype)
         own = scores[chosen] + 2 * self.pull / m - images @ (others @ self.slopes)
         return others.at[chosen].set(maximise(K, own, bounds, 1 - jnp.sum(others)))
+
+
+class Ways(NamedTuple):
+    """Where x may go."""
+
+    weights: jax.Array  # w
+    slope: jax.Array  # g
+    d: jax.Array
+    composite: jax.Array | None  # Nesterov's step, which surely leads down; None = d does
+
+    def candidate(self, x: jax.Array, project: Map, number: jax.Array) -> jax.Array:
+        """The point of a try: halvings of d, and of the composite step after some."""
+        length = jnp.exp2(-number.astype(x.dtype))
+        if self.composite is None:
+            return x + length * self.d
+        short = x + length * 2**TURN * self.composite
+        return jnp.where(number < TURN, project(x + length * self.d), short)
+
+
+def ways_within(model: Model, x: jax.Array, known: Curvature, project: Map | None, most: jax.Array) -> Ways:
+    """(2) and (3), with H as much smaller as it must be for a move of at most `most`.
+
+    A step that is cut off afterwards would have weights for a longer one, at the end of which other tasks may be the
+    worst. Where x is constrained, x goes along the face of X that a composite step leads to.
+    """
+
+    def move(factor: jax.Array) -> Ways:
+        apply = lambda vector: factor * known.apply(vector)  # noqa: E731
+        if project is None:
+            return Ways(*model.newton(apply), None)
+        composite, tangent = model.composite(x, project, factor * known.scale)
+        onto = composite.d - tangent(composite.d)
+        along = model.moved(onto).newton(lambda vector: tangent(apply(tangent(vector))))
+        return Ways(composite.weights, composite.slope, onto + along.d, composite.d)
+
+    def too_long(carry: tuple[jax.Array, jax.Array, Ways]) -> jax.Array:
+        number, _, ways = carry
+        return (jnp.linalg.norm(ways.d) > SLACK * most) & (number < ROUNDS)
+
+    def shorter(carry: tuple[jax.Array, jax.Array, Ways]) -> tuple[jax.Array, jax.Array, Ways]:
+        number, factor, ways = carry
+        factor = factor * most / jnp.linalg.norm(ways.d)
+        return number + 1, factor, move(factor)
+
+    one = jnp.ones_like(most)
+    return jax.lax.while_loop(too_long, shorter, (jnp.zeros((), jnp.int32), one, move(one)))[2]
