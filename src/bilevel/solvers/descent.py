@@ -93,8 +93,17 @@ class Trial(NamedTuple):
 
     x: Any
     y: PerTask[Any]
-    weights: jax.Array
+    weights: InOrder[jax.Array]
     v: PerTask[Any]
+
+    @classmethod
+    def of(cls, state: State) -> Trial:
+        """Where a state is."""
+        return cls(state.x, state.y, InOrder(state.weights), state.v)
+
+    def into(self, state: State) -> State:
+        """A state that is here."""
+        return state._replace(x=self.x, y=self.y, weights=self.weights.value, v=self.v)
 
 
 class Descending(NamedTuple):
@@ -172,13 +181,11 @@ class Descent(Solver):
     may_end = True
     card = Card(
         loops="double",
-        keeps="moves of x (40 d_x), in a step a gradient of x for each task (n d_x)",
+        keeps="moves of x (40 d_x), a second y, in a step a gradient of x for each task (n d_x)",
         rate="no theorem for all of it",
         paper="ours; Nesterov, 2004; Han, 1977; Powell, 1978",
         extension="all of it",
     )
-
-    # ------------------------------------------------------------------ checks
 
     def check(self, problem: Problem) -> None:
         """Raises where an option makes no sense."""
@@ -200,8 +207,6 @@ class Descent(Solver):
         numbers = problem.size * sum(leaf.size for leaf in jax.tree.leaves(x))
         dtype = jnp.result_type(*jax.tree.leaves(x))
         check_memory("Descent() holds a gradient of x for each task, and", numbers, dtype, "give bl.MORBiT() instead")
-
-    # ------------------------------------------------------------------ the parts
 
     def parts(self, y: PerTask[Any]) -> tuple[Lower, Hypergradient]:
         """What solves the lower problems, and what estimates the hypergradient: given, or chosen by the size of y."""
@@ -235,8 +240,6 @@ class Descent(Solver):
         scores = self.weighting.scores(losses, weighting)
         return respond(scores, self.weighting.bounds(losses.shape[0], losses.dtype), self.weighting.pull)
 
-    # ------------------------------------------------------------------ a run
-
     def start(self, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
         """The first state: the lower problems are solved."""
         x = problem.constraint.project(x)
@@ -247,7 +250,9 @@ class Descent(Solver):
         _, estimator = self.parts(y)
         point = Point(x, y, weights, PerTask(((),) * len(y)))
         v = Upper(problem, estimator).init(point, _all_rows(problem))
-        memory = self.fresh(Trial(x, y, weights, v), losses.astype(dtype), x, jnp.zeros((), jnp.int32), weighting)
+        memory = self.fresh(
+            Trial(x, y, InOrder(weights), v), losses.astype(dtype), x, jnp.zeros((), jnp.int32), weighting
+        )
         share = 2 * self.attempts if self.attempts > 1 else 1
         memory = memory._replace(budget=jnp.maximum(1, jnp.asarray(steps, jnp.int32) // share))
         return State(jnp.zeros((), jnp.int32), x, y, weights, weighting, v=v, memory=memory)
@@ -310,24 +315,19 @@ class Descent(Solver):
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """One step of the present descent; the next one begins where it has ended."""
-        there, info = self.descend(problem, state._replace(**state.memory.trial._asdict()))
+        there, info = self.descend(problem, state.memory.trial.into(state))
         memory: Descending = there.memory
         phi = lambda losses: self.objective(losses, there.weighting).value  # noqa: E731
         better = phi(memory.losses.value) <= phi(memory.best.value)
-        trial = Trial(there.x, there.y, there.weights, there.v)
-        best, found = (Trial(at.x, at.y, at.weights, at.v) for at in (state, there))
-        best, losses = jax.tree.map(
-            lambda a, b: jnp.where(better, a, b),
-            (found, memory.losses),
-            (best, memory.best),
-            is_leaf=lambda a: a is None,
-        )
-        memory = memory._replace(trial=trial, best=losses, age=memory.age + 1)
+        choose = lambda a, b: jnp.where(better, a, b)  # noqa: E731
+        best = jax.tree.map(choose, Trial.of(there), Trial.of(state))
+        losses = jax.tree.map(choose, memory.losses, memory.best)
+        memory = memory._replace(trial=Trial.of(there), best=losses, age=memory.age + 1)
         is_last = memory.number == (self.attempts if self.attempts > 1 else 0)
         over = ~is_last & (memory.ended | (memory.age >= memory.budget))
         memory = jax.lax.cond(over, lambda: self.next(problem, memory, best, there.weighting), lambda: memory)
         memory = memory._replace(ended=memory.ended & is_last)
-        return there._replace(**best._asdict(), memory=memory), info
+        return best.into(there)._replace(memory=memory), info
 
     def next(self, problem: Problem, memory: Descending, best: Trial, weighting: Any) -> Descending:
         """The next descent: from the start, and the last one from the best point."""
