@@ -110,6 +110,10 @@ class Rates(abc.ABC):
     def lower(self, problem: Problem, state: RatesState, step: jax.Array) -> PerTask[jax.Array]:
         """beta_i, one per task."""
 
+    def newton(self, state: RatesState, step: jax.Array) -> jax.Array | float:
+        """beta where y moves by a share of Newton's step instead of along its gradient."""
+        return 1.0
+
     @abc.abstractmethod
     def weights(self, state: RatesState, losses: jax.Array, step: jax.Array) -> WeightsStep:
         """gamma, from the losses that move the weights, or the sizes of what does in their place."""

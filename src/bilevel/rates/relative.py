@@ -2,7 +2,7 @@
 
 With K steps, t = k / K, L_i the curvature of g_i as it is followed, and U the size of x, leaf by leaf:
 
-    lower     min(1, 2 (1 - t)) / L_i
+    lower     min(1, 2 (1 - t)) / L_i;  where y moves along Newton's direction, min(1, 10 alpha): ten times faster than x
     upper     x <- proj_X (x - alpha U Adam(d)),   alpha = min(0.03, 1.5 / sqrt(K)) (1 - t)
               U is the root mean square of a leaf: at least a quarter of the largest so far, because steps must not
               vanish where x crosses zero; for a leaf that starts at zero, that of all x, or 1
@@ -64,8 +64,15 @@ class Relative(Rates):
         sizes = jax.tree.map(size, x)
         largest = jax.tree.map(jnp.maximum, state.own.largest, sizes)
         units = jax.tree.map(lambda high, now: jnp.maximum(high / MAX_DROP, now), largest, sizes)
-        rate = jnp.minimum(0.03, 1.5 * state.horizon**-0.5) * state.remaining(step)
-        return UpperStep(direction, rate, units, state._replace(own=state.own._replace(largest=largest)))
+        return UpperStep(direction, self.share(state, step), units, state._replace(own=state.own._replace(largest=largest)))
+
+    def share(self, state: RatesState, step: jax.Array) -> jax.Array:
+        """alpha, which is the share of its size that x moves by."""
+        return jnp.minimum(0.03, 1.5 * state.horizon**-0.5) * state.remaining(step)
+
+    def newton(self, state: RatesState, step: jax.Array) -> jax.Array:
+        """min(1, 10 alpha)."""
+        return jnp.minimum(1, 10 * self.share(state, step))
 
     def lower(self, problem: Problem, state: RatesState, step: jax.Array) -> PerTask[jax.Array]:
         """min(1, 2 (1 - t)) / L_i."""

@@ -85,6 +85,10 @@ class Scaled(Rates):
         """Every beta_i times the factor."""
         return for_tasks(lambda rate: (self.factor * rate).astype(rate.dtype), self.rates.lower(problem, state, step))
 
+    def newton(self, state: RatesState, step: jax.Array) -> jax.Array | float:
+        """That of the rates: y is to follow x, which moves less."""
+        return self.rates.newton(state, step)
+
     def weights(self, state: RatesState, losses: jax.Array, step: jax.Array) -> WeightsStep:
         """Gamma times the factor."""
         move = self.rates.weights(state, losses, step)

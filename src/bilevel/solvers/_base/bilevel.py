@@ -66,6 +66,10 @@ class BilevelSolver(Solver):
         curvature = lower or self.estimator.needs_curvature
         return Needs(self.upper_lr is None, lower, weights, curvature, self.sampling.draws)
 
+    def first_order(self) -> Self:
+        """The same without what only a task that is seen in every step can know; most know nothing of the kind."""
+        return self
+
     @property
     def has_chosen_rates(self) -> bool:
         """Where one was not given, and its `rates` choose it."""

@@ -64,7 +64,7 @@ class Drawn(NamedTuple):
 
 def plain(solver: BilevelSolver) -> BilevelSolver:
     """The solver on the tasks of one step: it sees all of them, and their weights are given."""
-    return solver.replace(weighting=Average(), sampling=All())
+    return solver.first_order().replace(weighting=Average(), sampling=All())
 
 
 def start(solver: BilevelSolver, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:

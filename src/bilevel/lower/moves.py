@@ -1,0 +1,103 @@
+"""How a single-loop step moves y, and with it v: along the gradient, or along Newton's direction of a running Hessian.
+
+    Gradient         y <- y - beta h               h ~ grad_y g_i(x, y), beta = 1 / L_i where it is chosen
+    RunningHessian   y <- y - beta A^-1 h          A <- A + s (A(batch) - A)
+
+y and v follow x by their slowest direction. Along the gradient that takes as many steps as the lower problem is
+ill-conditioned, and one penalty that grows makes every other direction slow; along A^-1 h it takes 1 / beta steps
+whatever the condition. The price is d_y^2 numbers a task, and d_y products with a batch's Hessian a step.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from bilevel._core import dense
+from bilevel._core.module import part
+from bilevel.lower.solver import tolerance
+from bilevel.problem.group import TaskView
+from bilevel.problem.per_task import PerTask
+from bilevel.problem.sources import Sample
+
+
+class Move(abc.ABC):
+    """Turns a gradient in y, or a residual of the linear system, into a step: for one task, inside `vmap`."""
+
+    needs_curvature: bool = False  # whether its rate is one over the curvature L_i, which the solver then follows
+
+    def init(self, y: Any) -> Any:
+        """What is known of a lower problem before the first step."""
+        return ()
+
+    def learn(self, task: TaskView, x: Any, y: Any, sample: Sample, known: Any, moved: jax.Array) -> Any:
+        """What is known after a look at a batch; `moved` is how far x went in the last step, relative to its size."""
+        return known
+
+    @abc.abstractmethod
+    def apply(self, known: Any, vector: Any) -> Any:
+        """The step at rate 1, shaped as y."""
+
+
+@part
+class Gradient(Move):
+    """The vector itself, as the papers have it: a step costs one gradient, and nothing is kept."""
+
+    needs_curvature = True
+
+    def apply(self, known: Any, vector: Any) -> Any:
+        """The vector."""
+        return vector
+
+
+class Running(NamedTuple):
+    """What is known of one lower problem."""
+
+    A: jax.Array
+    looks: jax.Array
+
+
+@part
+class RunningHessian(Move):
+    """A^-1 times the vector, A a running mean of the batches' Hessians.
+
+    A batch has the share s = max(1 / k, 2 m) in the mean, where k counts the looks and m is how far x went in the last
+    step, relative to its size: while x rests A is the mean of all batches, and it forgets as x leaves.
+    """
+
+    def init(self, y: Any) -> Running:
+        """Nothing."""
+        flat, _ = ravel_pytree(y)
+        return Running(jnp.zeros((flat.size, flat.size), flat.dtype), jnp.zeros((), jnp.int32))
+
+    def learn(self, task: TaskView, x: Any, y: Any, sample: Sample, known: Running, moved: jax.Array) -> Running:
+        """The mean with one more batch."""
+        flat, unravel = ravel_pytree(y)
+        own = jax.hessian(lambda flat: task.lower(x, unravel(flat), sample))(flat)
+        looks = known.looks + 1
+        share = jnp.maximum(1 / looks, 2 * moved).astype(flat.dtype)
+        return Running(known.A + share * (own - known.A), looks)
+
+    def apply(self, known: Running, vector: Any) -> Any:
+        """A^-1 vector; where A is not positive definite, the vector over a bound of |A|."""
+        flat, unravel = ravel_pytree(vector)
+        bound = jnp.max(jnp.sum(jnp.abs(known.A), axis=1))
+        bound = jnp.where(bound > 0, bound, 1)
+        raised = known.A + tolerance(flat.dtype) * bound * jnp.eye(flat.size, dtype=flat.dtype)
+        step = dense.solve_positive(raised, flat)
+        return unravel(jnp.where(jnp.all(jnp.isfinite(step)), step, flat / bound))
+
+
+def suited(y: PerTask[Any]) -> Move:
+    """`RunningHessian` where y is so small that all tasks' systems are solved at once by plain operations.
+
+    >>> import jax.numpy as jnp
+    >>> suited(PerTask((jnp.zeros((3, 8)),))), suited(PerTask((jnp.zeros((3, 100)),)))
+    (RunningHessian(), Gradient())
+    """
+    sizes = [sum(leaf.size // leaf.shape[0] for leaf in jax.tree.leaves(group)) for group in y]
+    return RunningHessian() if max(sizes) <= dense.SMALL else Gradient()
