@@ -2,6 +2,7 @@
 
     python -m benchmarks.convergence.page after.jsonl
     python -m benchmarks.convergence.page before.jsonl after.jsonl      # with a comparison
+    python -m benchmarks.convergence.page before.jsonl after.jsonl --tandem tandem-before.jsonl tandem-after.jsonl
 
 Every figure on the page is computed here.
 """
@@ -38,6 +39,8 @@ HEAD = """# Does it converge?
   reference. What the run reports is not used to judge it.
 - **Over**: the true worst loss at `result.x` is more than {over} times the reference ({over_batches} with batches), or
   not finite, or the run raised an error. **Best over**: the same of `result.best.x`.
+- **Elsewhere**: of the runs that are over, those whose certificate says that x is stationary: as far as slopes tell,
+  going as far again as x has come would gain less than 5 %. These are at other local solutions.
 - **Over the start**: it is larger than where x started.
 - **Not finite**: it is infinite or NaN, or the run raised.
 - **Left**: (true - reference) / (start - reference), the median: what is left of the way, 0 at the reference.
@@ -48,6 +51,12 @@ HEAD = """# Does it converge?
 | family | what it is |
 |---|---|
 {described}
+"""
+
+TANDEM = """
+Before, y and v moved along gradients: they followed x by their slowest direction, and one penalty that grew made all
+others slow. Now, where y has at most 24 numbers, they move along Newton's direction of a running mean of the batches'
+Hessians.
 """
 
 TAIL = """
@@ -78,6 +87,10 @@ def is_over(line: Line, name: str = "true_worst") -> bool:
 def over_start(line: Line) -> bool:
     true = line.get("true_worst")
     return true is None or true > line["reference_start"] * (1 + 1e-9)
+
+
+def is_elsewhere(line: Line) -> bool:
+    return is_over(line) and bool(line.get("stationary"))
 
 
 def not_finite(line: Line) -> bool:
@@ -122,6 +135,7 @@ def fitted_off(lines: list[Line]) -> str:
 COLUMNS: dict[str, Callable[[list[Line]], str]] = {
     "runs": lambda lines: str(len(lines)),
     "over": lambda lines: str(sum(map(is_over, lines))),
+    "elsewhere": lambda lines: str(sum(map(is_elsewhere, lines))),
     "best over": lambda lines: str(sum(is_over(line, "true_best") for line in lines)),
     "over the start": lambda lines: str(sum(map(over_start, lines))),
     "not finite": lambda lines: str(sum(map(not_finite, lines))),
@@ -163,7 +177,8 @@ def told(title: str, lines: list[Line]) -> str:
         with_data = "With batches" if batches else "With all the data"
         said += [
             f"- {with_data} and {steps:,} steps, {sum(map(is_over, own))} of {len(own)} runs end over "
-            f"{OVER[batches]:.2f} of the reference, {sum(map(over_start, own))} over the start, and "
+            f"{OVER[batches]:.2f} of the reference, {sum(map(is_elsewhere, own))} of them at solutions elsewhere, "
+            f"{sum(map(over_start, own))} over the start, and "
             f"{sum(map(not_finite, own))} not finite; what is reported as the worst loss is off by "
             f"{largest(off(line, 'worst') for line in own)} at most."
         ]
@@ -172,7 +187,7 @@ def told(title: str, lines: list[Line]) -> str:
     return f"\n## {title}\n\n" + "\n".join(said) + "\n\n" + table(lines) + "\n"
 
 
-def compared(before: list[Line], after: list[Line]) -> str:
+def compared(title: str, before: list[Line], after: list[Line]) -> str:
     """How many runs are over, before and after, of draws that both have."""
     keys = [{(*kind(line), line["draw"]) for line in lines} for lines in (before, after)]
     both = keys[0] & keys[1]
@@ -181,7 +196,7 @@ def compared(before: list[Line], after: list[Line]) -> str:
     for (family, batches, steps), own in new.items():
         counts = (str(sum(map(is_over, lines))) for lines in (old[family, batches, steps], own))
         rows += [row([family, DATA[batches], f"{steps:,}", str(len(own)), *counts])]
-    return "\n## Before and after\n\nOf the draws that both were run on.\n\n" + "\n".join(rows) + "\n"
+    return f"\n## {title}\n\n" + "\n".join(rows) + "\n"
 
 
 def several_solutions(lines: list[Line]) -> str:
@@ -194,8 +209,8 @@ def several_solutions(lines: list[Line]) -> str:
     return ", ".join(names) or "(none)"
 
 
-def page(files: list[list[Line]]) -> str:
-    """The whole page, of one file or of two."""
+def page(files: list[list[Line]], tandem: list[list[Line]]) -> str:
+    """The whole page, of one file or of two, and of two of Tandem's runs."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -220,7 +235,9 @@ def page(files: list[list[Line]]) -> str:
         described=described,
     )
     if len(files) > 1:
-        text += compared(*files)
+        text += compared("Before and after, of the draws that both were run on", *files)
+    if tandem:
+        text += compared("`bl.Tandem()`, which is recommended where rows are too many for Descent", *tandem) + TANDEM
     text += told("The runs" if len(files) == 1 else "After", lines)
     text += told("Before", files[0]) if len(files) > 1 else ""
     steps = {batches: " ".join(map(str, listed(batches))) for batches in (False, True)}
@@ -231,11 +248,12 @@ def main() -> None:
     """The command."""
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("files", nargs="+", type=Path, help="one file of results, or those before and after")
+    parse.add_argument("--tandem", nargs=2, type=Path, default=[], help="results of --solver Tandem, before and after")
     parse.add_argument("--out", type=Path, default=PAGE)
     given = parse.parse_args()
     if len(given.files) > 2:
         parse.error("one file of results, or two")
-    given.out.write_text(page([read(path) for path in given.files]))
+    given.out.write_text(page(*([read(path) for path in paths] for paths in (given.files, given.tandem))))
     print(f"wrote {given.out}")
 
 

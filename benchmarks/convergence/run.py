@@ -2,6 +2,7 @@
 
     python -m benchmarks.convergence.run --out results.jsonl
     python -m benchmarks.convergence.run --families ridge logistic --draws 5 --steps 2000 --batches 3000
+    python -m benchmarks.convergence.run --solver Tandem --steps --batches 3000 --out tandem.jsonl
     PYTHONPATH=/tmp/before/src python -m benchmarks.convergence.run --out before.jsonl      # another version
 
 From the root of the repository, in float64. Lines that the file has are not run again, so that it can be stopped and
@@ -67,7 +68,15 @@ def largest(errors: Any) -> float | None:
     return None if not errors else math.inf if not np.all(np.isfinite(errors)) else float(max(errors))
 
 
-def run(case: Case, problem: bl.Problem, steps: int) -> dict[str, Any]:
+def is_stationary(case: Case, problem: bl.Problem, result: bl.Result) -> bool:
+    """Whether going as far again as x has come would gain under 5 %, as far as the certificate's slopes tell."""
+    found = bl.certify(problem, result)
+    ends = [np.concatenate([np.ravel(a) for a in jax.tree.leaves(x)]) for x in (case.x, result.x)]
+    gain = max(found.weights_gap, found.residual * float(np.linalg.norm(ends[1] - ends[0])))
+    return gain <= 0.05 * float(np.max(found.losses))
+
+
+def run(case: Case, problem: bl.Problem, given: bl.Solver | None, steps: int, reference: float) -> dict[str, Any]:
     """One run, and what is true of where it ended."""
     seen: dict[int, Any] = {0: case.x}  # the callback does not see the start
 
@@ -77,8 +86,10 @@ def run(case: Case, problem: bl.Problem, steps: int) -> dict[str, Any]:
     began, used = time.perf_counter(), time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = bl.solve(problem, x=case.x, y=case.y, steps=steps, progress=False, callback=keep)
-    whole, cpu = time.perf_counter() - began, time.process_time() - used
+        result = bl.solve(problem, given, x=case.x, y=case.y, steps=steps, progress=False, callback=keep)
+        whole, cpu = time.perf_counter() - began, time.process_time() - used
+        true = worst_at(case, result.x)
+        stationary = is_stationary(case, problem, result) if true > 1.05 * reference else None
     return {
         "status": result.status,
         "verdict": result.verdict,
@@ -88,20 +99,21 @@ def run(case: Case, problem: bl.Problem, steps: int) -> dict[str, Any]:
         "run_seconds": result.seconds - result.compile_seconds,
         "worst": result.worst,
         "best": result.best.worst,
-        "true_worst": worst_at(case, result.x),
+        "true_worst": true,
         "true_best": worst_at(case, result.best.x),
         "evaluations": len(result.history.step),
         "solver": repr(result.solver),
+        "stationary": stationary,  # None: it is not over the reference
         **history_errors(case, result.history, seen),
     }
 
 
-def record(case: Case, known: Reference, steps: int, batches: bool) -> dict[str, Any]:
+def record(case: Case, known: Reference, given: bl.Solver | None, steps: int, batches: bool) -> dict[str, Any]:
     """The line of one run."""
     line = {"family": case.family, "draw": case.draw, "steps": steps, "batches": batches, "source": bl.__file__}
     line |= {f"reference_{name}": value for name, value in known._asdict().items()}
     try:
-        return line | run(case, case.batched if batches else case.problem, steps)
+        return line | run(case, case.batched if batches else case.problem, given, steps, known.same)
     except Exception as failure:  # whatever a run raises is a finding
         said = f"{type(failure).__name__}: {failure}".splitlines()[0]
         return line | {"status": "raised", "error": said, "traceback": traceback.format_exc()[-2000:]}
@@ -126,6 +138,7 @@ def main() -> None:
     """The command."""
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--families", nargs="*", default=list(FAMILIES), choices=[*FAMILIES, "paper"])
+    parse.add_argument("--solver", help="a solver of bilevel, without options; not given = nothing given")
     parse.add_argument("--draws", type=int, default=20)
     parse.add_argument("--first", type=int, default=0, help="the first draw")
     parse.add_argument("--steps", nargs="*", type=int, default=[2000, 20_000, 200_000], help="with all the data")
@@ -134,6 +147,7 @@ def main() -> None:
     parse.add_argument("--cache", type=Path, default=CACHE, help="the folder of the references")
     parse.add_argument("--minutes", type=float, default=math.inf, help="begin no run after these")
     given = parse.parse_args()
+    solver = getattr(bl, given.solver)() if given.solver else None
     names = [name for family in given.families for name in (PAPER if family == "paper" else (family,))]
     print(f"bilevel from {bl.__file__}, references in {given.cache}", flush=True)
     done = set()
@@ -152,7 +166,7 @@ def main() -> None:
             for *_, steps, batches in wanted:
                 if (batches and case.batched is None) or time.monotonic() > until:
                     continue
-                line = {part: finite(value) for part, value in record(case, known, steps, batches).items()}
+                line = {part: finite(value) for part, value in record(case, known, solver, steps, batches).items()}
                 with given.out.open("a") as file:
                     file.write(json.dumps(line) + "\n")
                 print(shown(line), flush=True)

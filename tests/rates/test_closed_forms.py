@@ -186,7 +186,8 @@ def test_every_bilevel_solver_takes_given_rates(name):
 
 @pytest.mark.parametrize("name", BILEVEL)
 def test_every_bilevel_solver_takes_relative_rates(name):
-    solver = getattr(bl, name)(rates=bl.rates.Relative())
+    along_gradients = {"lower": bl.lower.Gradient()} if name == "Tandem" else {}
+    solver = getattr(bl, name)(rates=bl.rates.Relative(), **along_gradients)
     state, x, info = go(solver)
     assert np.all(np.isfinite(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves((state.x, state.y, info))])))
     most = 0.03 * (solver.momentum if name in AVERAGING else 1)

@@ -192,20 +192,19 @@ def test_curvature_between_rows_that_bend_is_remembered_where_batches_are_drawn(
     assert 8 / 4 * 0.9 < known.groups[0].value[0] < 8 / 4
 
 
-@pytest.mark.parametrize(("late", "noisy"), [(False, False), (True, True), (True, False)])
-def test_the_norm_that_directions_are_clipped_at_hardly_grows_late_in_a_run_without_noise(late, noisy):
-    """Directions that grow tenfold are followed early, and with noise; late, 100 steps see the norm grow by 28 %."""
+@pytest.mark.parametrize("noisy", [False, True])
+def test_directions_are_clipped_at_twice_their_running_norm(noisy):
+    """One that is ten times as long as those before is cut at first, and followed within 100 steps."""
     one = jnp.ones(())
     mean = {"mean": jnp.zeros(2), "square": one} if noisy else {}
     known = measured.UpperRate(UpperCurvature(one, jnp.ones(2)), one, jnp.array(5.0), **mean)
+    kept, known = measured.clip(jnp.array([30.0, 40.0]), known)
+    np.testing.assert_allclose(kept, [6, 8])
     for _ in range(100):
-        kept, known = measured.clip(jnp.array([30.0, 40.0]), known, jnp.array(late))
-    cautious = late and not noisy
-    assert float(known.norm) == pytest.approx(5 * 1.0025**100 if cautious else 50, rel=1e-2)
-    limit = (measured.LATE_CLIP if cautious else measured.CLIP) * float(known.norm)
-    assert float(jnp.linalg.norm(kept)) == pytest.approx(min(50, limit), rel=1e-2)
-    after = measured.clip(jnp.zeros(2), known, jnp.array(late))[1]
-    assert float(after.norm) == pytest.approx((1 - measured.SHARE) * float(known.norm))  # it falls as fast as ever
+        kept, known = measured.clip(jnp.array([30.0, 40.0]), known)
+    np.testing.assert_allclose(kept, [30, 40], rtol=1e-2)
+    after = measured.clip(jnp.zeros(2), known)[1]
+    assert float(after.norm) == pytest.approx((1 - measured.SHARE) * float(known.norm))
 
 
 def test_a_task_that_was_not_seen_while_x_grew_takes_no_step_too_long():

@@ -59,6 +59,83 @@ def test_a_step_is_what_the_equations_say():
             np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
+def ill_conditioned(**batches):
+    """min over x of |y*(x) - p|^2 / 2, g = (y - x b)' A (y - x b) / 2 with a condition of 10^4, rows b + noise."""
+    rng = np.random.default_rng(0)
+    A, b, p = np.diag([1e-2, 1.0, 1e2]), np.array([1.0, -2.0, 0.5]), np.array([2.0, -3.0, 1.0])
+    rows = b + (0.1 * rng.normal(size=(64, 3)) if batches else 0 * rng.normal(size=(64, 3)))
+
+    def upper(x, y, batch):
+        return jnp.mean(jnp.sum((y[None] - batch) ** 2, axis=1)) / 2
+
+    def lower(x, y, batch):
+        away = y[None] - x * batch
+        return jnp.mean(jnp.sum((away @ A) * away, axis=1)) / 2
+
+    tasks = [bl.Task(train=rows, validation=np.broadcast_to(p, (8, 3)), y=np.zeros(3))]
+    mean = rows.mean(axis=0)
+    return bl.Problem(upper, lower, tasks, **batches), (mean @ p) / (mean @ mean)
+
+
+@pytest.mark.parametrize("batches", [{}, {"lower_batch": 8, "upper_batch": 8}], ids=["all rows", "batches"])
+def test_an_ill_conditioned_lower_problem_holds_x_back_no_more(batches):
+    problem, best = ill_conditioned(**batches)
+    run = lambda solver: bl.solve(problem, solver, jnp.array(0.5), steps=600, progress=False, fitted=False)  # noqa: E731
+    newton, gradient = run(bl.Tandem()), run(bl.Tandem(lower=bl.lower.Gradient()))
+    assert abs(newton.x - best) < 0.01
+    assert abs(gradient.x - best) > 0.1
+
+
+def test_a_step_along_newtons_direction_is_what_the_equations_say():
+    """One task, all rows: y is solved exactly at beta = 1, and v likewise where x rests."""
+    problem, _ = ill_conditioned()
+    solver = bl.Tandem(0.1, 0.5, upper_rule=optax.sgd, lower=bl.lower.RunningHessian())
+    state = solver.init(problem, jnp.array(0.5), key=jax.random.key(0), steps=10)
+    A, b, p = np.diag([1e-2, 1.0, 1e2]), np.array([1.0, -2.0, 0.5]), np.array([2.0, -3.0, 1.0])
+    x, y, v = 0.5, np.zeros(3), np.zeros(3)
+    for k in range(4):
+        state, _ = solver.step(problem, state, jax.random.key(k))
+        y = y - 0.5 * (y - x * b)
+        residual = (y - p) - A @ v
+        moved = x - 0.1 * (b @ A @ v)  # f_x = 0 and J = -b'A
+        v = (1 - min(abs(moved - x) / abs(moved), 0.5)) * v + 0.5 * np.linalg.solve(A, residual)
+        x = moved
+        for found, expected in ((state.x, x), (state.y.groups[0][0], y), (state.v.groups[0].v[0], v)):
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_how_y_moves_is_chosen_by_its_size_and_by_what_is_given():
+    known = bl.problems.random_quadratics(0, tasks=2, x_size=2, y_size=30)
+    small = bl.problems.random_quadratics(0, tasks=2, x_size=2, y_size=3)
+
+    def keeps(solver, problem=small):
+        state = solver.init(problem.problem, jnp.ones(2), key=jax.random.key(0), steps=10)
+        return bool(jax.tree.leaves(state.memory.known))
+
+    assert keeps(bl.Tandem())
+    assert not keeps(bl.Tandem(), known)
+    assert keeps(bl.Tandem(lower=bl.lower.RunningHessian()), known)
+    assert not keeps(bl.Tandem(lower_lr=0.1))
+    assert not keeps(bl.Tandem(v_lr=0.1))
+    assert not keeps(bl.Tandem(rates=bl.rates.Measured(), upper_rule=optax.sgd))
+    assert not keeps(bl.Tandem(sampling=bl.sampling.Uniform(1)))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"sampling": bl.sampling.Uniform(1)}, "Hessians of tasks not seen are of long ago"),
+        ({"rates": bl.rates.Measured()}, "these rates are for steps along the gradient"),
+        ({"lower": bl.lower.Newton()}, r"Tandem\(lower=...\) got Newton"),
+    ],
+)
+def test_a_move_of_y_that_does_not_fit_is_refused(options, said):
+    known = bl.problems.opposed_slopes()
+    solver = bl.Tandem(**({"lower": bl.lower.RunningHessian()} | options))
+    with pytest.raises((ValueError, TypeError), match=said):
+        bl.solve(known.problem, solver, known.x, steps=5, progress=False)
+
+
 def test_the_unit_of_the_losses_does_not_matter(padded_ball):
     known = padded_ball()
     (group,) = known.problem.groups

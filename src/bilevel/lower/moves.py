@@ -66,7 +66,8 @@ class RunningHessian(Move):
     """A^-1 times the vector, A a running mean of the batches' Hessians.
 
     A batch has the share s = max(1 / k, 2 m) in the mean, where k counts the looks and m is how far x went in the last
-    step, relative to its size: while x rests A is the mean of all batches, and it forgets as x leaves.
+    step, relative to its size: while x rests A is the mean of all batches, and it forgets as x leaves. Where a step
+    sees all rows, s = 1.
     """
 
     def init(self, y: Any) -> Running:
@@ -79,7 +80,7 @@ class RunningHessian(Move):
         flat, unravel = ravel_pytree(y)
         own = jax.hessian(lambda flat: task.lower(x, unravel(flat), sample))(flat)
         looks = known.looks + 1
-        share = jnp.maximum(1 / looks, 2 * moved).astype(flat.dtype)
+        share = jnp.maximum(1 / looks, 2 * moved).astype(flat.dtype) if task.lower_batch is not None else 1
         return Running(known.A + share * (own - known.A), looks)
 
     def apply(self, known: Running, vector: Any) -> Any:

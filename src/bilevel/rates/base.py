@@ -70,6 +70,8 @@ class Rates(abc.ABC):
     lower_rule: ClassVar[Rule | None] = staticmethod(optax.sgd)
     chooses: ClassVar[bool] = True  # whether the rates are chosen for the problem, rather than passed on from the user
 
+    newton_steps: ClassVar[bool] = False  # whether `lower` knows, without curvature, a share of Newton's step
+
     def check(self, owner: str, needs: Needs) -> None:  # noqa: B027  (most have nothing to refuse)
         """Raises where a rate that the solver needs cannot be provided."""
 
@@ -109,10 +111,6 @@ class Rates(abc.ABC):
     @abc.abstractmethod
     def lower(self, problem: Problem, state: RatesState, step: jax.Array) -> PerTask[jax.Array]:
         """beta_i, one per task."""
-
-    def newton(self, state: RatesState, step: jax.Array) -> jax.Array | float:
-        """beta where y moves by a share of Newton's step instead of along its gradient."""
-        return 1.0
 
     @abc.abstractmethod
     def weights(self, state: RatesState, losses: jax.Array, step: jax.Array) -> WeightsStep:

@@ -6,8 +6,7 @@ weighted upper objective and kappa the largest condition of a lower problem:
     lower     1 / L_i, one rate per task; L_i follows every step
     upper     decay / (2 L_x); L_x is measured again along the run, never falls below half its last value nor a
               quarter of the largest seen;
-              directions longer than twice their running norm are clipped (after a quarter of the steps 1.25 times,
-              and then the norm hardly grows); where batches are drawn, always at twice the norm, and the rate is
+              directions longer than twice their running norm are clipped; where batches are drawn, the rate is
               multiplied by the share of the direction that is not noise
     weights   0.3 decay / (worst loss (1 + lag / 3)) with lag = min(kappa, K / 20)
 
@@ -47,9 +46,6 @@ MEMORY = 0.9  # of the running mean that tells a direction from its noise
 LONGEST = 0.05  # lag of y that weights wait for, as a share of the run
 CLIP = 2.0  # directions longer than this many running norms are clipped
 SHARE = 0.1  # of a direction's norm that the running norm takes over
-EARLY = 0.25  # of the steps; after them, where a step sees all the data, directions are clipped at
-LATE_CLIP = 1.25  # running norms, of which
-LATE_SHARE = 0.01  # is taken over from a longer direction
 
 
 class UpperRate(NamedTuple):
@@ -115,7 +111,7 @@ class Measured(Rates):
 
     def upper(self, state: RatesState, x: Any, direction: Any, step: jax.Array) -> UpperStep:
         """decay / (2 L_x), and the direction clipped."""
-        direction, known = clip(direction, state.own.upper, step > EARLY * state.horizon)
+        direction, known = clip(direction, state.own.upper)
         rate = decay(step, state.horizon) / (2 * or_one(known.curvature.value))
         rate = rate if known.mean is None else rate * signal(known)
         return UpperStep(direction, rate, None, state._replace(own=state.own._replace(upper=known)))
@@ -146,20 +142,15 @@ def signal(known: UpperRate) -> jax.Array:
     return jnp.where(known.square > 0, jnp.minimum(ratio, 1), 1)
 
 
-def clip(direction: Any, known: UpperRate, late: jax.Array) -> tuple[Any, UpperRate]:
+def clip(direction: Any, known: UpperRate) -> tuple[Any, UpperRate]:
     """The direction, clipped at some running norms, and the running norm after it.
 
-    Late in a run whose steps see all the data that norm hardly grows: where a lower problem has become ill-conditioned,
-    y and v lag behind x, the direction is wrong and grows as x follows it; short steps let them catch up. Noise, too,
-    makes some directions long, which are not wrong.
+    Where y and v lag behind x, the direction is wrong, and grows as x follows it: short steps let them catch up.
     """
-    late = late & (known.mean is None)
     norm = optax.tree.norm(direction).astype(known.norm.dtype)
-    limit = jnp.where(known.norm > 0, jnp.where(late, LATE_CLIP, CLIP) * known.norm, norm)
-    kept = jnp.minimum(norm, limit)
+    kept = jnp.minimum(norm, jnp.where(known.norm > 0, CLIP * known.norm, norm))
     scale = jnp.where(norm > 0, kept / jnp.where(norm > 0, norm, 1), 1)
-    share = jnp.where(late & (kept > known.norm), LATE_SHARE, SHARE)
-    running = jnp.where(known.norm > 0, known.norm + share * (kept - known.norm), norm).astype(known.norm.dtype)
+    running = jnp.where(known.norm > 0, known.norm + SHARE * (kept - known.norm), norm).astype(known.norm.dtype)
     direction = jax.tree.map(lambda d: (scale * d).astype(d.dtype), direction)
     known = known._replace(norm=running)
     if known.mean is not None:

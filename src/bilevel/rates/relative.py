@@ -2,7 +2,8 @@
 
 With K steps, t = k / K, L_i the curvature of g_i as it is followed, and U the size of x, leaf by leaf:
 
-    lower     min(1, 2 (1 - t)) / L_i;  where y moves along Newton's direction, min(1, 10 alpha): ten times faster than x
+    lower     min(1, 2 (1 - t)) / L_i
+              along Newton's direction min(1, 2 (1 - t)); of batches min(1, 10 alpha), ten times the share that x moves
     upper     x <- proj_X (x - alpha U Adam(d)),   alpha = min(0.03, 1.5 / sqrt(K)) (1 - t)
               U is the root mean square of a leaf: at least a quarter of the largest so far, because steps must not
               vanish where x crosses zero; for a leaf that starts at zero, that of all x, or 1
@@ -53,6 +54,7 @@ class Relative(Rates):
     """Rates in units of what they move, for x by Adam; nothing needs to be given."""
 
     upper_rule = staticmethod(optax.adam)
+    newton_steps = True
 
     def init_own(self, problem: Problem, point: Point, needs: Needs) -> RelativeState:
         """The first sizes of x."""
@@ -64,19 +66,21 @@ class Relative(Rates):
         sizes = jax.tree.map(size, x)
         largest = jax.tree.map(jnp.maximum, state.own.largest, sizes)
         units = jax.tree.map(lambda high, now: jnp.maximum(high / MAX_DROP, now), largest, sizes)
-        return UpperStep(direction, self.share(state, step), units, state._replace(own=state.own._replace(largest=largest)))
+        return UpperStep(
+            direction, self.share(state, step), units, state._replace(own=state.own._replace(largest=largest))
+        )
 
     def share(self, state: RatesState, step: jax.Array) -> jax.Array:
         """alpha, which is the share of its size that x moves by."""
         return jnp.minimum(0.03, 1.5 * state.horizon**-0.5) * state.remaining(step)
 
-    def newton(self, state: RatesState, step: jax.Array) -> jax.Array:
-        """min(1, 10 alpha)."""
-        return jnp.minimum(1, 10 * self.share(state, step))
-
     def lower(self, problem: Problem, state: RatesState, step: jax.Array) -> PerTask[jax.Array]:
-        """min(1, 2 (1 - t)) / L_i."""
+        """min(1, 2 (1 - t)) / L_i; a share of Newton's step where no curvature is followed."""
         factor = jnp.minimum(1, 2 * state.remaining(step))
+        if state.curvature is None:
+            return problem.fill(
+                jnp.minimum(1, 10 * self.share(state, step)) if problem.is_stochastic else factor, state.horizon.dtype
+            )
         return for_tasks(lambda rate: rate * factor.astype(rate.dtype), inverse_curvatures(state))
 
     def weights(self, state: RatesState, losses: jax.Array, step: jax.Array) -> WeightsStep:

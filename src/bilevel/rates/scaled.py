@@ -47,6 +47,11 @@ class Scaled(Rates):
         return self.rates.lower_rule
 
     @property
+    def newton_steps(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """As the rates do."""
+        return self.rates.newton_steps
+
+    @property
     def chooses(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether the rates are chosen for the problem."""
         return getattr(self.rates, "chooses", True)  # asked before `check` refuses what is no rates object
@@ -82,12 +87,10 @@ class Scaled(Rates):
         return move._replace(rate=(self.factor * move.rate).astype(move.rate.dtype))
 
     def lower(self, problem: Problem, state: RatesState, step: jax.Array) -> PerTask[jax.Array]:
-        """Every beta_i times the factor."""
+        """Every beta_i times the factor; a share of Newton's step as it is: x moves less, and y is to follow it."""
+        if state.curvature is None and self.newton_steps:
+            return self.rates.lower(problem, state, step)
         return for_tasks(lambda rate: (self.factor * rate).astype(rate.dtype), self.rates.lower(problem, state, step))
-
-    def newton(self, state: RatesState, step: jax.Array) -> jax.Array | float:
-        """That of the rates: y is to follow x, which moves less."""
-        return self.rates.newton(state, step)
 
     def weights(self, state: RatesState, losses: jax.Array, step: jax.Array) -> WeightsStep:
         """Gamma times the factor."""

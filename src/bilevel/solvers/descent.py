@@ -109,8 +109,10 @@ class Trial(NamedTuple):
 class Descending(NamedTuple):
     """What is carried from step to step. The second block is of one descent, and begins anew with the next."""
 
-    start: Any  # x at the start
+    first: Trial  # the start
+    first_losses: InOrder[jax.Array]
     best: InOrder[jax.Array]  # losses at the best point
+    value: jax.Array  # phi there
     number: jax.Array  # of the descent
     budget: jax.Array  # steps that an attempt may take
 
@@ -177,11 +179,12 @@ class Descent(Solver):
     tolerance: float = leaf(default=1e-4)
     attempts: int = len(PLANS)
 
+    lower_kind = Lower
     looks_at_all_rows = True
     may_end = True
     card = Card(
         loops="double",
-        keeps="moves of x (40 d_x), a second y, in a step a gradient of x for each task (n d_x)",
+        keeps="moves of x (40 d_x), y three times, in a step a gradient of x for each task (n d_x)",
         rate="no theorem for all of it",
         paper="ours; Nesterov, 2004; Han, 1977; Powell, 1978",
         extension="all of it",
@@ -247,28 +250,30 @@ class Descent(Solver):
         dtype = jnp.promote_types(flat.dtype, jnp.float32)
         weights, weighting = self.weighting.init(problem.size, dtype)
         y, losses = self.solved(problem, x, y, jnp.zeros((), dtype))
-        _, estimator = self.parts(y)
+        _, weighting = self.weighting.update(weights, losses.astype(dtype), weighting, 0.0)  # what they are compared by
         point = Point(x, y, weights, PerTask(((),) * len(y)))
-        v = Upper(problem, estimator).init(point, _all_rows(problem))
-        memory = self.fresh(
-            Trial(x, y, InOrder(weights), v), losses.astype(dtype), x, jnp.zeros((), jnp.int32), weighting
-        )
+        v = Upper(problem, self.parts(y)[1]).init(point, _all_rows(problem))
+        memory = self.fresh(Trial(x, y, InOrder(weights), v), losses.astype(dtype), None, weighting)
         share = 2 * self.attempts if self.attempts > 1 else 1
         memory = memory._replace(budget=jnp.maximum(1, jnp.asarray(steps, jnp.int32) // share))
         return State(jnp.zeros((), jnp.int32), x, y, weights, weighting, v=v, memory=memory)
 
-    def fresh(self, trial: Trial, losses: jax.Array, start: Any, number: jax.Array, weighting: Any) -> Descending:
-        """What a descent knows before its first step."""
-        flat, size = ravel_pytree(trial.x)[0], jnp.linalg.norm(ravel_pytree(start)[0])
+    def fresh(self, trial: Trial, losses: jax.Array, before: Descending | None, weighting: Any) -> Descending:
+        """What a descent knows before its first step; `before` is what the last one knew, None = it is the first."""
+        first = trial if before is None else before.first
+        number = jnp.zeros((), jnp.int32) if before is None else before.number + 1
+        flat, size = ravel_pytree(trial.x)[0], jnp.linalg.norm(ravel_pytree(first.x)[0])
         dtype, integer = losses.dtype, jnp.zeros((), jnp.int32)
         zero, one = jnp.zeros((), dtype), jnp.ones((), dtype)
         spread, share = jnp.asarray((*PLANS[: self.attempts], FINAL), dtype)[number]
-        value = jnp.abs(self.objective(losses, weighting).value).astype(dtype)
+        value = self.objective(losses, weighting).value.astype(dtype)
         return Descending(
-            start=start,
-            best=InOrder(losses),
+            first=first,
+            first_losses=InOrder(losses) if before is None else before.first_losses,
+            best=InOrder(losses) if before is None else before.best,
+            value=value if before is None else before.value,
             number=number,
-            budget=integer,
+            budget=integer if before is None else before.budget,
             age=integer,
             trial=trial,
             losses=InOrder(losses),
@@ -279,7 +284,7 @@ class Descent(Solver):
             rate=zero,
             accuracy=zero,
             measure=one * jnp.inf,
-            spread=spread * len(losses) * value,
+            spread=spread * len(losses) * jnp.abs(value),
             stuck=integer,
             mark=one * jnp.inf,
             ended=jnp.array(False),
@@ -292,15 +297,15 @@ class Descent(Solver):
     def has_converged(self, state: State) -> bool:
         """Whether slopes, or rounding, say that there is nothing to gain; not where steps have become very short."""
         memory: Descending = state.memory
-        value = self.objective(memory.best.value, state.weighting).value
-        small = bool(memory.measure <= self.tolerance * jnp.abs(value))
-        return bool(memory.ended) and (small or bool(jnp.isfinite(memory.measure) & (memory.stuck > PATIENCE)))
+        value, measure = float(memory.value), float(memory.measure)
+        small = measure <= float(self.tolerance) * abs(value)
+        return bool(memory.ended) and (small or (np.isfinite(measure) and int(memory.stuck) > PATIENCE))
 
     def explain(self, problem: Problem, state: State) -> str:
         """How near the end is, and the parts that were chosen."""
         lower, hypergradient = self.parts(state.y)
         memory: Descending = state.memory
-        value, measure = float(self.objective(memory.best.value, state.weighting).value), float(memory.measure)
+        value, measure = float(memory.value), float(memory.measure)
         if np.isnan(measure):
             said = f"Slopes at the objective {value:.5g} are not finite: the lower problems may need jax_enable_x64"
         elif self.has_converged(state) and measure > float(self.tolerance) * abs(value):
@@ -310,33 +315,29 @@ class Descent(Solver):
         else:
             said = f"The objective, {value:.5g}, can fall by about {measure:.2g} more, as far as slopes tell"
         rows = " Every step looked at all rows, whatever the batches of the problem." if problem.is_stochastic else ""
-        off = ran_off(memory.start, state.x, memory.slope, value)
+        off = ran_off(memory.first.x, state.x, memory.slope, value)
         return f"{said}. Lower problems by {lower}, hypergradients by {hypergradient}.{rows}{off}"
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """One step of the present descent; the next one begins where it has ended."""
         there, info = self.descend(problem, state.memory.trial.into(state))
         memory: Descending = there.memory
-        phi = lambda losses: self.objective(losses, there.weighting).value  # noqa: E731
-        better = phi(memory.losses.value) <= phi(memory.best.value)
-        choose = lambda a, b: jnp.where(better, a, b)  # noqa: E731
-        best = jax.tree.map(choose, Trial.of(there), Trial.of(state))
-        losses = jax.tree.map(choose, memory.losses, memory.best)
-        memory = memory._replace(trial=Trial.of(there), best=losses, age=memory.age + 1)
+        value = self.objective(memory.losses.value, there.weighting).value.astype(memory.value.dtype)
+        here, before = (Trial.of(there), memory.losses, value), (Trial.of(state), memory.best, memory.value)
+        best, losses, value = jax.tree.map(lambda a, b: jnp.where(value <= memory.value, a, b), here, before)
+        memory = memory._replace(trial=Trial.of(there), best=losses, value=value, age=memory.age + 1)
         is_last = memory.number == (self.attempts if self.attempts > 1 else 0)
         over = ~is_last & (memory.ended | (memory.age >= memory.budget))
-        memory = jax.lax.cond(over, lambda: self.next(problem, memory, best, there.weighting), lambda: memory)
+        memory = jax.lax.cond(over, lambda: self.next(memory, best, there.weighting), lambda: memory)
         memory = memory._replace(ended=memory.ended & is_last)
         return best.into(there)._replace(memory=memory), info
 
-    def next(self, problem: Problem, memory: Descending, best: Trial, weighting: Any) -> Descending:
+    def next(self, memory: Descending, best: Trial, weighting: Any) -> Descending:
         """The next descent: from the start, and the last one from the best point."""
-        number = memory.number + 1
-        is_last = number == self.attempts
-        x = jax.tree.map(lambda a, b: jnp.where(is_last, a, b), best.x, memory.start)
-        y, losses = self.solved(problem, x, best.y, jnp.zeros_like(memory.rate))
-        began = self.fresh(best._replace(x=x, y=y), losses.astype(memory.rate.dtype), memory.start, number, weighting)
-        return began._replace(best=memory.best, budget=memory.budget)
+        is_last = memory.number + 1 == self.attempts
+        ends = (best, memory.best), (memory.first, memory.first_losses)
+        trial, losses = jax.tree.map(lambda a, b: jnp.where(is_last, a, b), *ends)
+        return self.fresh(trial, losses.value, memory, weighting)
 
     def descend(self, problem: Problem, state: State) -> tuple[State, Info]:
         """(1) to (5), at the trial of the present descent."""
@@ -357,7 +358,7 @@ class Descent(Solver):
         known = self.learned_of_failure(problem, state, known, ways, weights, tried)
 
         residual = jnp.linalg.norm(x - project(x - ways.slope))
-        reach = jnp.linalg.norm(x - ravel_pytree(memory.start)[0])
+        reach = jnp.linalg.norm(x - ravel_pytree(memory.first.x)[0])
         measure = spread.value - spread.at(ways.weights) + residual * jnp.maximum(reach, jnp.linalg.norm(ways.d))
         small = measure <= self.tolerance * jnp.abs(model.value)
         moved = tried.value < model.value

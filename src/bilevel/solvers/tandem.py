@@ -33,13 +33,12 @@ import jax
 import jax.numpy as jnp
 
 from bilevel._core.module import part
-from bilevel._core.schedules import rate_at
 from bilevel.lower.moves import Gradient, Move, RunningHessian, suited
 from bilevel.oracles.lower import lower_gradients
 from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
 from bilevel.rates import Relative
-from bilevel.rates.base import Needs, Rates, RatesState
+from bilevel.rates.base import Needs, Rates
 from bilevel.rates.relative import share_moved
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.linear_system import LinearSystemSolver
@@ -64,13 +63,14 @@ class Tandem(LinearSystemSolver):
 
     Args:
         lower: how y and v move, `bl.lower.Gradient()` (P = 1) or `bl.lower.RunningHessian()`; None = the latter where y
-            has at most 24 numbers, every step sees all tasks, and no rate of y or v is given.
+            has at most 24 numbers, every step sees all tasks, and `bl.rates.Relative` chooses the rates of y and v.
     """
 
     weighting: Weighting = SimplexAscent()
     rates: Rates = Relative()
     lower: Move | None = None
 
+    lower_kind = Move
     card = Card(
         loops="single",
         keeps="v (n d_y), Adam's moments (2 d_x), for small y A^ (n d_y^2)",
@@ -85,10 +85,21 @@ class Tandem(LinearSystemSolver):
         needs = super().needs
         return needs._replace(curvature=needs.curvature and (self.lower is None or self.lower.needs_curvature))
 
-    @property
-    def needs_all_tasks(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Where Hessians are kept from step to step."""
-        return "it keeps Hessians, which are of long ago for tasks not seen" if self.lower == RunningHessian() else None
+    def check(self, problem: Problem) -> None:
+        """As every solver, and a rate that fits the move."""
+        super().check(problem)
+        if self.lower != RunningHessian():
+            return
+        if self.sampling.draws or self.sampling.fresh:
+            raise ValueError(
+                f"Tandem(lower={self.lower}, sampling={self.sampling}): Hessians of tasks not seen are of long ago. Give "
+                "lower=None or lower=bl.lower.Gradient()."
+            )
+        if self.lower_lr is None and self.rates.chooses and not self.rates.newton_steps:
+            raise ValueError(
+                f"Tandem(lower={self.lower}, rates={self.rates}): these rates are for steps along the gradient. Give "
+                "lower_lr, a share of Newton's step in (0, 1], or rates=bl.rates.Relative()."
+            )
 
     def first_order(self) -> Self:
         """Where a step sees some of the tasks, or new ones."""
@@ -98,20 +109,14 @@ class Tandem(LinearSystemSolver):
         """The first state, which says by its memory how y moves."""
         if self.lower is not None:
             return super().start(problem, x, y, key, steps)
-        plain = self.sampling.draws or self.sampling.fresh or (self.lower_lr, self.v_lr) != (None, None)
-        move = Gradient() if plain else suited(y)
+        chosen = self.rates.newton_steps and self.lower_lr is None and self.v_lr is None
+        move = suited(y) if chosen and not (self.sampling.draws or self.sampling.fresh) else Gradient()
         return self.replace(lower=move).start(problem, x, y, key, steps)
 
     def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Kept:
         """Nothing is known."""
         assert self.lower is not None
         return Kept(for_tasks(self.lower.init, state.y), jnp.zeros((), state.weights.dtype))
-
-    def lower_rate(self, problem: Problem, rates: RatesState, step: jax.Array) -> PerTask[jax.Array]:
-        """beta: where no curvature is followed, a share of Newton's step."""
-        if rates.curvature is None and rate_at(self.lower_lr, step) is None:
-            return problem.fill(self.rates.newton(rates, step), rates.horizon.dtype)
-        return super().lower_rate(problem, rates, step)
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """y, then x, v and the weights from one gradient."""

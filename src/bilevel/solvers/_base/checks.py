@@ -13,6 +13,7 @@ import numpy as np
 import optax
 
 from bilevel._core import values
+from bilevel.lower import Lower
 from bilevel.problem.problem import Problem
 from bilevel.rules.base import needs_value, update
 from bilevel.solvers._base import drawing
@@ -30,7 +31,6 @@ LOOKS_AGAIN = (
 OBJECTS = (  # option, what it must have, what it needs to be
     ("weighting", "moves", "a weighting object, such as bl.weightings.SimplexAscent()"),
     ("hypergradient", "surrogate", "an estimator object, such as bl.hypergradients.Tracked()"),
-    ("lower", "solve", "what solves a lower problem, such as bl.lower.Newton()"),
     ("rates", "refresh", "a rates object, such as bl.rates.Measured()"),
     ("tracker", "per_task", "a tracker object, such as bl.trackers.Storm()"),
     ("sampling", "draws", "a sampling object, such as bl.sampling.Mixture(64)"),
@@ -47,6 +47,10 @@ def check_objects(solver: Any) -> None:
             continue
         if isinstance(value, type) or not hasattr(value, method):
             raise TypeError(f"{type(solver).__name__}({field}=...) got {value!r}: it needs {needed}.")
+    lower = getattr(solver, "lower", None)
+    if lower is not None and (isinstance(lower, type) or not isinstance(lower, solver.lower_kind)):
+        example = "bl.lower.Newton()" if solver.lower_kind is Lower else "bl.lower.Gradient()"
+        raise TypeError(f"{type(solver).__name__}(lower=...) got {lower!r}: it needs an object such as {example}.")
     per_task = getattr(getattr(solver, "tracker", None), "per_task", False)
     if not isinstance(per_task, bool):
         raise TypeError(f"{type(solver.tracker).__name__}(per_task={per_task!r}): it needs True or False.")

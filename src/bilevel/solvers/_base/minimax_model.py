@@ -23,7 +23,7 @@ from bilevel.weightings.base import Weighting
 
 CANDIDATES = 64  # scores whose weights the program chooses; the others keep those of d = 0
 FACES = 20  # of X that a composite step looks at, at most
-SLACK, ROUNDS = 1.5, 10  # a move may be so much longer; H is made smaller so often
+SLACK, ROUNDS = 1.5, 11  # a move may be so much longer; H is made smaller so often
 TURN = 5  # tries after which x goes along the composite step
 
 Map = Callable[[jax.Array], jax.Array]
@@ -173,12 +173,13 @@ def ways_within(model: Model, x: jax.Array, known: Curvature, project: Map | Non
 
     def too_long(carry: tuple[jax.Array, jax.Array, Ways]) -> jax.Array:
         number, _, ways = carry
-        return (jnp.linalg.norm(ways.d) > SLACK * most) & (number < ROUNDS)
+        return (number == 0) | ((jnp.linalg.norm(ways.d) > SLACK * most) & (number < ROUNDS))
 
     def shorter(carry: tuple[jax.Array, jax.Array, Ways]) -> tuple[jax.Array, jax.Array, Ways]:
         number, factor, ways = carry
-        factor = factor * most / jnp.linalg.norm(ways.d)
+        factor = jnp.where(number == 0, factor, factor * most / jnp.linalg.norm(ways.d))
         return number + 1, factor, move(factor)
 
-    one = jnp.ones_like(most)
-    return jax.lax.while_loop(too_long, shorter, (jnp.zeros((), jnp.int32), one, move(one)))[2]
+    # The first move is made inside of the loop, so that its quadratic program is compiled once.
+    nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(move, jnp.ones_like(most)))
+    return jax.lax.while_loop(too_long, shorter, (jnp.zeros((), jnp.int32), jnp.ones_like(most), nothing))[2]
