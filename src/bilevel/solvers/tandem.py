@@ -92,8 +92,8 @@ class Tandem(LinearSystemSolver):
             return
         if self.sampling.draws or self.sampling.fresh:
             raise ValueError(
-                f"Tandem(lower={self.lower}, sampling={self.sampling}): Hessians of tasks not seen are of long ago. Give "
-                "lower=None or lower=bl.lower.Gradient()."
+                f"Tandem(lower={self.lower}, sampling={self.sampling}): Hessians of tasks not seen are of long ago. "
+                "Give lower=None or lower=bl.lower.Gradient()."
             )
         if self.lower_lr is None and self.rates.chooses and not self.rates.newton_steps:
             raise ValueError(
