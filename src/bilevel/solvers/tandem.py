@@ -118,11 +118,19 @@ class Tandem(LinearSystemSolver):
         assert self.lower is not None
         return Kept(for_tasks(self.lower.init, state.y), jnp.zeros((), state.weights.dtype))
 
+    def move_of(self, state: State) -> Move:
+        """How y moves: as given, or as the state says that it was chosen."""
+        return self.lower or (RunningHessian() if jax.tree.leaves(state.memory.known) else Gradient())
+
+    def explain(self, problem: Problem, state: State) -> str:
+        """The move that was chosen."""
+        return "" if self.lower is not None else f"y and v move by {self.move_of(state)}."
+
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """y, then x, v and the weights from one gradient."""
         lower_key, upper_key = jax.random.split(key)
         kept: Kept = state.memory
-        move = self.lower or (RunningHessian() if jax.tree.leaves(kept.known) else Gradient())
+        move = self.move_of(state)
         rows = problem.draw_lower(lower_key)
         look = lambda task, y, sample, known: move.learn(task, state.x, y, sample, known, kept.moved)  # noqa: E731
         known = problem.each(look, state.y, rows, kept.known)
