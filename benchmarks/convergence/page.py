@@ -28,7 +28,7 @@ HEAD = """# Does it converge?
 <!-- Made by benchmarks/convergence/page.py. Do not edit. -->
 
 `bl.solve(problem, x=x, y=y, steps=steps)` with nothing else given, {runs} runs on {families} families of problems with
-{draws} draws, in float64: does it end where it should? Steps see all the data, or batches of {lower} training and
+up to {draws} draws, in float64: does it end where it should? Steps see all the data, or batches of {lower} training and
 {upper} validation rows.
 
 - **Reference**: the worst loss that SciPy reaches from the same start, lower problems solved by Newton's method and
@@ -55,8 +55,8 @@ HEAD = """# Does it converge?
 
 TANDEM = """
 Before, y and v moved along gradients: they followed x by their slowest direction, and one penalty that grew made all
-others slow. Now, where y has at most 24 numbers, they move along Newton's direction of a running mean of the batches'
-Hessians.
+others slow. Now, where y has at most 24 numbers and rows are finite, they move along Newton's direction of a running
+mean of the batches' Hessians.
 """
 
 TAIL = """

@@ -87,7 +87,7 @@ def test_an_ill_conditioned_lower_problem_holds_x_back_no_more(batches):
 
 
 def test_a_step_along_newtons_direction_is_what_the_equations_say():
-    """One task, all rows: y is solved exactly at beta = 1, and v likewise where x rests."""
+    """One task, all rows."""
     problem, _ = ill_conditioned()
     solver = bl.Tandem(0.1, 0.5, upper_rule=optax.sgd, lower=bl.lower.RunningHessian())
     state = solver.init(problem, jnp.array(0.5), key=jax.random.key(0), steps=10)
@@ -119,6 +119,9 @@ def test_how_y_moves_is_chosen_by_its_size_and_by_what_is_given():
     assert not keeps(bl.Tandem(v_lr=0.1))
     assert not keeps(bl.Tandem(rates=bl.rates.Measured(), upper_rule=optax.sgd))
     assert not keeps(bl.Tandem(sampling=bl.sampling.Uniform(1)))
+    endless = bl.problems.sinusoid_regression(bl.datasets.sinusoids(2))
+    state = bl.Tandem().init(endless.problem, endless.x, key=jax.random.key(0), steps=10)
+    assert not jax.tree.leaves(state.memory.known)
 
 
 @pytest.mark.parametrize(

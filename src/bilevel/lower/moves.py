@@ -1,11 +1,15 @@
 """How a single-loop step moves y, and with it v: along the gradient, or along Newton's direction of a running Hessian.
 
     Gradient         y <- y - beta h               h ~ grad_y g_i(x, y), beta = 1 / L_i where it is chosen
-    RunningHessian   y <- y - beta A^-1 h          A <- A + s (A(batch) - A)
+    RunningHessian   y <- y - beta (A + 0.1 diag A)^-1 h          A <- A + s (A(batch) - A)
 
 y and v follow x by their slowest direction. Along the gradient that takes as many steps as the lower problem is
-ill-conditioned, and one penalty that grows makes every other direction slow; along A^-1 h it takes 1 / beta steps
-whatever the condition. The price is d_y^2 numbers a task, and d_y products with a batch's Hessian a step.
+ill-conditioned, and one penalty that grows makes every other direction slow; along Newton's direction it takes 1 / beta
+steps, whatever the units of y. Where a step sees batches the diagonal is raised, as by Marquardt: their noise is not
+blown up in directions in which the loss is all but flat. The price is d_y^2 numbers a task, and d_y products with a
+batch's Hessian a step.
+
+Reference: Marquardt, "An algorithm for least-squares estimation of nonlinear parameters", 1963.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ from bilevel.lower.solver import tolerance
 from bilevel.problem.group import TaskView
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.sources import Sample
+
+RAISED = 0.1  # of the diagonal
 
 
 class Move(abc.ABC):
@@ -59,37 +65,41 @@ class Running(NamedTuple):
 
     A: jax.Array
     looks: jax.Array
+    raised: jax.Array  # by this share of the diagonal
 
 
 @part
 class RunningHessian(Move):
-    """A^-1 times the vector, A a running mean of the batches' Hessians.
+    """(A + 0.1 diag A)^-1 times the vector, A a running mean of the batches' Hessians.
 
     A batch has the share s = max(1 / k, 2 m) in the mean, where k counts the looks and m is how far x went in the last
     step, relative to its size: while x rests A is the mean of all batches, and it forgets as x leaves. Where a step
-    sees all rows, s = 1.
+    sees all rows, s = 1 and the diagonal stays as it is.
     """
 
     def init(self, y: Any) -> Running:
         """Nothing."""
         flat, _ = ravel_pytree(y)
-        return Running(jnp.zeros((flat.size, flat.size), flat.dtype), jnp.zeros((), jnp.int32))
+        zero = jnp.zeros((), flat.dtype)
+        return Running(jnp.zeros((flat.size, flat.size), flat.dtype), jnp.zeros((), jnp.int32), zero)
 
     def learn(self, task: TaskView, x: Any, y: Any, sample: Sample, known: Running, moved: jax.Array) -> Running:
         """The mean with one more batch."""
         flat, unravel = ravel_pytree(y)
         own = jax.hessian(lambda flat: task.lower(x, unravel(flat), sample))(flat)
+        if task.lower_batch is None:
+            return known._replace(A=own)
         looks = known.looks + 1
-        share = jnp.maximum(1 / looks, 2 * moved).astype(flat.dtype) if task.lower_batch is not None else 1
-        return Running(known.A + share * (own - known.A), looks)
+        share = jnp.maximum(1 / looks, 2 * moved).astype(flat.dtype)
+        return Running(known.A + share * (own - known.A), looks, jnp.asarray(RAISED, flat.dtype))
 
     def apply(self, known: Running, vector: Any) -> Any:
-        """A^-1 vector; where A is not positive definite, the vector over a bound of |A|."""
+        """The step; where A is not positive definite, the vector over a bound of |A|."""
         flat, unravel = ravel_pytree(vector)
         bound = jnp.max(jnp.sum(jnp.abs(known.A), axis=1))
         bound = jnp.where(bound > 0, bound, 1)
-        raised = known.A + tolerance(flat.dtype) * bound * jnp.eye(flat.size, dtype=flat.dtype)
-        step = dense.solve_positive(raised, flat)
+        least = tolerance(flat.dtype) * bound
+        step = dense.solve_positive(known.A + jnp.diag(known.raised * jnp.diagonal(known.A) + least), flat)
         return unravel(jnp.where(jnp.all(jnp.isfinite(step)), step, flat / bound))
 
 

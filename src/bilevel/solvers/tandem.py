@@ -9,9 +9,10 @@ gradient in y is the residual of the linear system A v = f_y, step k is
     (4)  v_i^{k+1} = (1 - m) v_i^k + beta_i P_i r_i,               m = |x^{k+1} - x^k| / |x^{k+1}|, at most 1/2
     (5)  lambda^{k+1} from the losses f_i(x^k, y_i^{k+1})
 
-P_i is the inverse of a running mean of the batches' Hessians where y has at most 24 numbers, and 1 beyond. Why: y and v
-follow x only as fast as their slowest direction. With P = 1 and penalties as logarithms, one penalty that grows makes
-all other directions slow; y lags, the direction is wrong, and x goes where the penalty grows further.
+P_i is the inverse of a running mean of the batches' Hessians (`bl.lower.RunningHessian`) where y has at most 24 numbers
+and rows are finite, and 1 elsewhere. Why: y and v follow x only as fast as their slowest direction. With P = 1
+and penalties as logarithms, one penalty that grows makes all other directions slow; y lags, the direction is wrong, and
+x goes where the penalty grows further. On rows without end P = 1 does as well, by what was measured (sinusoids).
 
 Why (4) forgets: v averages over many steps, and in that time x has moved elsewhere; so it forgets as fast as x moves,
 and not at all where x rests. The order is that of MORBiT, y before x; the variables are SOBA's; a step makes one
@@ -63,7 +64,7 @@ class Tandem(LinearSystemSolver):
 
     Args:
         lower: how y and v move, `bl.lower.Gradient()` (P = 1) or `bl.lower.RunningHessian()`; None = the latter where y
-            has at most 24 numbers, every step sees all tasks, and `bl.rates.Relative` chooses the rates of y and v.
+            has at most 24 numbers, rows are finite, every step sees all tasks, and `bl.rates.Relative` chooses rates.
     """
 
     weighting: Weighting = SimplexAscent()
@@ -110,7 +111,8 @@ class Tandem(LinearSystemSolver):
         if self.lower is not None:
             return super().start(problem, x, y, key, steps)
         chosen = self.rates.newton_steps and self.lower_lr is None and self.v_lr is None
-        move = suited(y) if chosen and not (self.sampling.draws or self.sampling.fresh) else Gradient()
+        everything = not (self.sampling.draws or self.sampling.fresh) and all(g.train.finite for g in problem.groups)
+        move = suited(y) if chosen and everything else Gradient()
         return self.replace(lower=move).start(problem, x, y, key, steps)
 
     def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Kept:
