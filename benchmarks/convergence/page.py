@@ -46,7 +46,7 @@ up to {draws} draws, in float64: does it end where it should? Steps see all the 
 - **Left**: (true - reference) / (start - reference), the median: what is left of the way, 0 at the reference.
 - **Off**: the largest |reported - true| / |true|: of `result.worst`, of `result.best.worst`, and of the worst losses in
   those rows of the history whose y was fitted to x (a dash: there are none).
-- **Steps** taken and **seconds** without compilation are medians; one thread of a CPU.
+- **Steps** taken and **seconds** without compilation are medians; one thread of a CPU, with other runs beside it.
 
 | family | what it is |
 |---|---|
