@@ -21,6 +21,7 @@ from bilevel.estimators.parts import PARTS
 from bilevel.estimators.rows import CHUNK, Rows
 from bilevel.estimators.sizes import padded
 from bilevel.estimators.solved import Solved, SquaredLoss
+from bilevel.lower import Gradient
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.minmax import MinMaxProblem
 from bilevel.problem.problem import Problem
@@ -99,6 +100,7 @@ class Learner:
             upper_lr=rate,
             weighting=settings.weighting,
             upper_rule=rule if settings.rate < 0.01 and self._centred else None,
+            lower=Gradient(),  # heads that are not fitted to the end do better on rows nobody saw
         )
         return self._run(problem, solver, {}, settings)
 
@@ -147,6 +149,7 @@ class Learner:
             every=max(1, settings.steps // EVALUATIONS),
             callback=best,
             progress=settings.progress,
+            fitted=False,  # heads are judged as they are learnt, which stops early what would fit noise
         )
         selection: Any = result.history.selection  # there always is one
         if float(np.mean(selection[0])) <= best.lowest:  # that of the start, which no callback sees
