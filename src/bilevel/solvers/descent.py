@@ -364,8 +364,8 @@ class Descent(Solver):
         moved = tried.value < model.value
         gain = (model.value - tried.value) / jnp.maximum(jnp.abs(model.value), jnp.finfo(x.dtype).tiny)
         wide = memory.spread > 0
-        smaller, nothing = memory.spread / NARROWER, jnp.maximum(0.1 * self.tolerance, jnp.finfo(x.dtype).eps)
-        smaller = jnp.where(smaller > nothing * jnp.abs(model.value), smaller, 0)
+        nothing = jnp.maximum(0.1 * self.tolerance, jnp.finfo(x.dtype).eps) * jnp.abs(model.value)
+        smaller = jnp.where(memory.spread / NARROWER > nothing, memory.spread / NARROWER, 0)
         stuck = jnp.where(moved | wide, 0, memory.stuck + 1)
         choose = lambda new, old: jax.tree.map(lambda a, b: jnp.where(moved & (wide | ~small), a, b), new, old)  # noqa: E731
         looks = memory.age % WINDOW == WINDOW - 1
@@ -437,8 +437,7 @@ class Descent(Solver):
             value = self.objective(losses, state.weighting).value
             return Tried(here.number + 1, at, y, losses, value, here.x, here.y)
 
-        zero = jnp.zeros((), jnp.int32)
-        first = Tried(zero, x, state.y, memory.losses.value, model.value, x, state.y)
+        first = Tried(jnp.zeros((), jnp.int32), x, state.y, memory.losses.value, model.value, x, state.y)
         return jax.lax.while_loop(too_high, shorter, first)
 
 
