@@ -100,7 +100,7 @@ class Learner:
             upper_lr=rate,
             weighting=settings.weighting,
             upper_rule=rule if settings.rate < 0.01 and self._centred else None,
-            lower=Gradient(),  # heads that are not fitted to the end do better on rows nobody saw
+            lower=Gradient(),  # what docs/unseen.md has measured
         )
         return self._run(problem, solver, {}, settings)
 
@@ -149,7 +149,7 @@ class Learner:
             every=max(1, settings.steps // EVALUATIONS),
             callback=best,
             progress=settings.progress,
-            fitted=False,  # heads are judged as they are learnt, which stops early what would fit noise
+            fitted=False,  # likewise: heads are judged as the steps have them
         )
         selection: Any = result.history.selection  # there always is one
         if float(np.mean(selection[0])) <= best.lowest:  # that of the start, which no callback sees

@@ -12,7 +12,7 @@ gradient in y is the residual of the linear system A v = f_y, step k is
 P_i is the inverse of a running mean of the batches' Hessians (`bl.lower.RunningHessian`) where y has at most 24 numbers
 and rows are finite, and 1 elsewhere. Why: y and v follow x only as fast as their slowest direction. With P = 1
 and penalties as logarithms, one penalty that grows makes all other directions slow; y lags, the direction is wrong, and
-x goes where the penalty grows further. On rows without end P = 1 does as well, by what was measured (sinusoids).
+x goes where the penalty grows further. On rows without end P = 1 did no worse on four draws of sinusoids.
 
 Why (4) forgets: v averages over many steps, and in that time x has moved elsewhere; so it forgets as fast as x moves,
 and not at all where x rests. The order is that of MORBiT, y before x; the variables are SOBA's; a step makes one
