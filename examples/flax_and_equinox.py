@@ -4,8 +4,8 @@ A model is handed over as it is and comes back trained as `result.x`; `bl.proble
 every clinic a linear head of its own. Three clinics see one disease and clinic D another; two features are just enough
 for both.
 
-Where the mean ends depends on the start: from that of Flax it leaves D behind, from that of Equinox it does not, and
-then min-max gains nothing. From both, min-max serves all four. Needs `pip install ".[flax,equinox]"`.
+Where the mean ends depends on the start, and on rounding: sometimes it leaves D behind, sometimes it does not, and then
+min-max gains nothing. Min-max serves all four from both starts. Needs `pip install ".[flax,equinox]"`.
 """
 
 import equinox

@@ -75,7 +75,7 @@ from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
 
-MEMORY = 20  # moves that H is made of
+MEMORY = 60  # moves that H is made of
 # Of each attempt: e at first, in units of n phi, and the longest move, in sizes of x at the start (at least 1).
 PLANS = ((0.0, 0.3), (0.1, 0.3), (0.1, 0.03), (1.0, 0.03))
 FINAL = (0.0, 0.03)  # of the descent that goes on from the best of them
@@ -184,7 +184,7 @@ class Descent(Solver):
     may_end = True
     card = Card(
         loops="double",
-        keeps="moves of x (40 d_x), y three times, in a step a gradient of x for each task (n d_x)",
+        keeps="moves of x (120 d_x), y three times, in a step a gradient of x for each task (n d_x)",
         rate="no theorem for all of it",
         paper="ours; Nesterov, 2004; Han, 1977; Powell, 1978",
         extension="all of it",
