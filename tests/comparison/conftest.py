@@ -15,5 +15,5 @@ def slopes():
 def time_steps_briefly():
     """A step is timed for a second so that the number can be trusted; none of these tests does."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bilevel.comparison.profiles.TIMED_SECONDS", 1e-3)
+        patch.setattr("bilevel.comparison.runner.TIMED_SECONDS", 1e-3)
         yield

@@ -13,12 +13,10 @@ from bilevel._cost.given_rates import GivenRates, with_rates
 from bilevel._studies.experiment import Experiment
 from bilevel._studies.measures import score
 from bilevel._studies.records import MemoryRecords, Record, write_table
-from bilevel.comparison.benchmarks import fingerprint
-from bilevel.comparison.candidates import Candidate
-from bilevel.comparison.chosen import all_solvers
-from bilevel.comparison.profiles import Budget, Profile, plan
-from bilevel.comparison.result import default_target
-from bilevel.comparison.runner import Runner
+from bilevel.comparison.benchmarks import all_solvers, fingerprint
+from bilevel.comparison.candidates import Candidate, Profile
+from bilevel.comparison.comparing import default_target
+from bilevel.comparison.runner import Budget, Runner, plan
 from bilevel.comparison.tuning import Grid
 from bilevel.problems import Ready
 from command import call

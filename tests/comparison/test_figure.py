@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from bilevel._studies.records import Record
-from bilevel.comparison.candidates import Candidate
+from bilevel.comparison.candidates import Candidate, Profile, Used
 from bilevel.comparison.figure import COLOURED, Levels, draw
-from bilevel.comparison.profiles import Profile, Used
-from bilevel.results.plots.style import PALE
+from bilevel.results.plots.entries import PALE
 
 STEPS = np.array([0.0, 10.0, 20.0])
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 import bilevel as bl
-from bilevel.comparison.chosen import Recommended
+from bilevel.comparison.benchmarks import Recommended
 from bilevel.comparison.tuning import Grid
 
 SMALL = Grid((1e-2,), (1e-1,), (1e-3,))
@@ -42,7 +42,7 @@ CALM = Wild(upper_lr=0.1)
 
 def test_solvers_that_diverge_while_they_are_counted_are_left_out(slopes, monkeypatch):
     every = {"calm": CALM, "wild": Wild(), "runaway": Runaway()}
-    monkeypatch.setattr("bilevel.comparison.chosen.all_solvers", lambda: every)
+    monkeypatch.setattr("bilevel.comparison.benchmarks.all_solvers", lambda: every)
     found = bl.compare(*slopes, grid=None, **SHORT)
     assert [candidate.name for candidate in found.candidates] == ["calm"]
     assert set(found.skipped) == {"wild", "runaway"}

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from bilevel.comparison.ranks import CONFIDENCE, places, ranked, ranks, typical
+from bilevel.comparison.candidates import CONFIDENCE, places, ranked, ranks, typical
 
 
 def test_a_run_that_diverged_is_infinite_and_the_median_stands_for_the_mean():

@@ -9,12 +9,10 @@ from bilevel._studies import measures
 from bilevel._studies.experiment import Experiment
 from bilevel._studies.records import MemoryRecords, Record
 from bilevel.comparison.benchmarks import BENCHMARKS
-from bilevel.comparison.candidates import Candidate
+from bilevel.comparison.candidates import Candidate, Profile, Rank
 from bilevel.comparison.figure import Levels, draw
-from bilevel.comparison.findings import edges as edge_of_grid
-from bilevel.comparison.profiles import Budget, Profile
-from bilevel.comparison.ranks import Rank
-from bilevel.comparison.runner import Runner
+from bilevel.comparison.runner import Budget, Runner
+from bilevel.comparison.table import edge_of_grid
 from bilevel.problems import Ready
 
 

@@ -1,7 +1,6 @@
 """Solvers compared at equal budgets, each with rates tuned on the same grid."""
 
-from bilevel.comparison.compare import compare
-from bilevel.comparison.result import Comparison
+from bilevel.comparison.comparing import Comparison, compare
 from bilevel.comparison.tuning import Grid
 
 __all__ = ["Comparison", "Grid", "compare"]

@@ -1,25 +1,31 @@
-"""Problems to compare solvers on, by name."""
+"""What is compared: problems by name, solvers by name, and which of them fit together."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from bilevel import solvers as exported
 from bilevel._core.words import suggestion
+from bilevel._cost.catalogue import find
 from bilevel._studies.experiment import Experiment, Reference
 from bilevel.datasets import fashion_pairs, letter_pairs, sinusoids
 from bilevel.hypergradients import Unrolled
 from bilevel.paper import fashion, letter
+from bilevel.problem import initial_point
 from bilevel.problem.base import BaseProblem
 from bilevel.problems import Ready, enclosing_ball, hyperparameters, noisy_ball, representation, sinusoid_regression
 from bilevel.solvers import MORBiT
+from bilevel.solvers._base.solver import Solver
+from bilevel.solvers.recommendation import recommended
 from bilevel.weightings import SimplexAscent
 
-OWN_STEPS = 1000  # of what we recommend for a user's problem
+OWN_STEPS = 1000  # of the recommended solver on a user's problem
 PAPER = "MORBiT, paper"  # what the run of a benchmark's reference is called
 
 
@@ -48,7 +54,7 @@ def _fashion(seed: int, variant: str = "") -> Ready:
 
 _waves = MORBiT(0.007, 0.005, Unrolled(), SimplexAscent(0.003, pull=3.0))
 
-# Their steps are those of what we recommend; what these cost in calls is the budget, unless one is given.
+# Their steps are those of the recommended solver. Its calls are the budget, unless one is given.
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
@@ -75,7 +81,10 @@ BENCHMARKS = {
     )
 }
 
-OPTIMA = {"ball": enclosing_ball().value, "noisy-ball": noisy_ball().value}  # worst losses that are known
+OPTIMA = {
+    "ball": enclosing_ball().value,
+    "noisy-ball": noisy_ball().value,
+}  # known worst losses
 
 
 def benchmark(name: str) -> Experiment:
@@ -87,7 +96,7 @@ def benchmark(name: str) -> Experiment:
 
 
 def own_benchmark(problem: BaseProblem, x: Any, y: Any) -> Experiment:
-    """A benchmark of a user's problem; its name tells it from others, as finished runs are found by it."""
+    """A benchmark of a user's problem. Its name is a fingerprint, by which finished runs are found again."""
     ready = Ready(problem, x)
     name = f"problem-{fingerprint(ready, y)}"
     return Experiment(name, "a problem of yours", lambda seed, variant: ready, steps=OWN_STEPS, y=y)
@@ -111,3 +120,73 @@ def _code(function: Any) -> bytes:
     """The code of a function and its constants; for an object, the name of its class."""
     code = getattr(function, "__code__", None)
     return type(function).__qualname__.encode() if code is None else code.co_code + repr(code.co_consts).encode()
+
+
+class Selection(NamedTuple):
+    """The solvers to compare, and whether the paper's own run is among them."""
+
+    solvers: dict[str, Solver]
+    paper: bool
+
+
+class Recommended(NamedTuple):
+    """What `bl.solve` takes where no solver is given."""
+
+    name: str
+    solver: Solver
+
+
+def choose(solvers: Sequence[str] | Mapping[str, Solver] | None, benchmark: Experiment) -> Selection:
+    """The solvers that a user chose: by name they become min-max methods, objects run as they are given."""
+    if solvers is None:
+        return Selection(all_solvers(), benchmark.reference is not None)
+    if isinstance(solvers, Mapping) and solvers:
+        for name, solver in solvers.items():
+            if not isinstance(solver, Solver):
+                raise TypeError(f"compare(solvers=...): {name!r} is {solver!r}; it needs a solver object.")
+        return Selection(dict(solvers), False)
+    named = isinstance(solvers, Sequence) and not isinstance(solvers, str) and len(solvers) > 0
+    if not named or not all(isinstance(name, str) for name in solvers):
+        raise ValueError(f"compare(solvers={solvers!r}): it needs a list of names, or a dict of solvers by label.")
+    if "paper" in solvers and benchmark.reference is None:
+        has = ", ".join(name for name, other in BENCHMARKS.items() if other.reference is not None)
+        raise ValueError(
+            f"compare(solvers=...): the paper does not have {benchmark.name!r}, only {has}: leave out 'paper'."
+        )
+    return Selection(by_name([name for name in solvers if name != "paper"]), "paper" in solvers)
+
+
+def by_name(names: Sequence[str]) -> dict[str, Solver]:
+    """Solvers of these names as min-max methods, rates automatic."""
+    return {find(name).name: robust(getattr(exported, find(name).name)()) for name in names}
+
+
+def all_solvers() -> dict[str, Solver]:
+    """Every bilevel solver as a min-max method."""
+    every = {name: getattr(exported, name) for name in exported.__all__}
+    return {name: robust(solver()) for name, solver in every.items() if solver.card.problem == "bilevel"}
+
+
+def recommended_for(problem: BaseProblem) -> Recommended:
+    """The recommended solver among those with rates, which a comparison tunes or leaves automatic."""
+    solver = recommended(problem)
+    if not solver.has_chosen_rates:
+        solver = exported.Tandem() if problem.is_stochastic else exported.MORBiT()
+    return Recommended(type(solver).__name__, solver)
+
+
+def robust(solver: Any) -> Solver:
+    """The solver with weights that follow the worst tasks; one without weights stays as it is."""
+    return solver.replace(weighting=SimplexAscent()) if hasattr(solver, "weighting") else solver
+
+
+def refusal(solver: Solver, ready: Ready, y: Any = None) -> str | None:
+    """Why a solver cannot run on a problem, in a sentence; None where its checks before the run pass."""
+    try:
+        solver.check_kind(ready.problem)
+        solver.check(ready.problem)
+        x = initial_point.arrays(ready.x, "x")
+        solver.check_size(ready.problem, x, ready.problem.starting_y(y, jax.random.key(0)))
+    except (TypeError, ValueError, MemoryError) as error:
+        return str(error)
+    return None

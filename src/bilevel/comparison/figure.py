@@ -12,13 +12,11 @@ import numpy as np
 
 from bilevel._studies.records import Record
 from bilevel.comparison.benchmarks import PAPER
-from bilevel.comparison.candidates import Candidate
-from bilevel.comparison.ranks import Rank
+from bilevel.comparison.candidates import Candidate, Rank
 from bilevel.comparison.tuning import AUTOMATIC
-from bilevel.results.plots.figure import check_path
-from bilevel.results.plots.numbers import over_steps, spread
-from bilevel.results.plots.panels import Line, draw_lines
-from bilevel.results.plots.style import COLOURS, DPI, MARKERS, PALE, STYLE
+from bilevel.results.plots import check_path
+from bilevel.results.plots.entries import COLOURS, DPI, MARKERS, PALE, STYLE
+from bilevel.results.plots.panels import Line, draw_lines, over_steps, spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,14 +28,14 @@ BLACK = "#000000"  # for the paper's own run, which has another budget
 
 
 class Levels(NamedTuple):
-    """Losses that mean something."""
+    """Losses that a figure marks: the target and, where it is known, the optimum."""
 
     target: float
-    optimum: float | None = None  # where it is known the gap to it is drawn
+    optimum: float | None = None  # the figure then shows gaps to it
 
 
 class Curve(NamedTuple):
-    """What is drawn of every run: a column, and the levels that belong to it."""
+    """A column of the runs to draw, and its levels."""
 
     column: str
     target: float | None = None
@@ -45,14 +43,14 @@ class Curve(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What its axis is called."""
+        """The label of the axis."""
         gap = "" if self.optimum is None else f" - {self.optimum:.4g}, the optimum"
         name = self.column.replace("_", " ")
         return f"worst {name}" if name.startswith("regret") else f"{name} loss{gap}"
 
 
 def _curves(candidate: Candidate, levels: Levels) -> list[Curve]:
-    """Of validation rows, whose levels are known, of selection and test rows, and regrets on those ranked by."""
+    """The panels: losses of validation rows, of selection and test rows, and the regrets that ranks go by."""
     first, by = Curve("worst_validation", levels.target, levels.optimum), candidate.ranked_by
     others = [Curve(name) for name in ("worst_selection", "worst_test") if candidate.has(name)]
     regret = by.replace("worst", "regret")
@@ -68,9 +66,9 @@ def draw(
 ) -> Figure:
     """Medians over the seeds; for the best two, bands from the 10 % to the 90 % quantile.
 
-    Above the worst validation loss, and below it those on selection and test rows, where there are any. `ranks`, by
-    name and rates, stand beside the names with their intervals. Solvers that diverged in all their runs are left out,
-    unless all did.
+    The worst validation loss is at the top; the worst losses on selection and test rows, if any, are below. `ranks`, by
+    name and rates, stand beside the names with their intervals. Solvers that diverged in all runs are left out, unless
+    all did.
     """
     if path is not None:
         check_path(path)
@@ -82,7 +80,7 @@ def draw(
     rivals = [c for c in candidates if c.name != PAPER]
     others = _coloured_first([c for c in rivals if not c.diverged.all()] or rivals)
     units = {"oracle calls per task": "calls", "seconds of steps": "seconds"}
-    if any(np.isnan(c.profile.calls) for c in candidates):  # they are counted on bilevel problems only
+    if any(np.isnan(c.profile.calls) for c in candidates):  # only those on bilevel problems are counted
         del units["oracle calls per task"]
     with matplotlib.rc_context(STYLE):
         shown = _curves(others[0], levels)
@@ -115,7 +113,7 @@ def _legend(
     papers: int,
     ranks: Mapping[tuple[str, str], Rank],
 ) -> None:
-    """The solvers in colour by name and rank, the pale ones by their number, the paper's run last."""
+    """Names and ranks of the solvers in colour, the number of pale ones, and the paper's run last."""
     more = len(others) - COLOURED
     names = [c.name + _rates(c) + _place(ranks.get((c.name, c.rates))) for c in others[:COLOURED]]
     names += [f"{more} other{'s' * (more > 1)}"] * (more > 0)
@@ -140,7 +138,7 @@ def _place(rank: Rank | None) -> str:
 
 
 def _coloured_first(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The order of the candidates, but those that are always in colour come before others that would not be."""
+    """The candidates in order, except that those always in colour move up among the coloured ones."""
     others = max(0, COLOURED - sum(c.name in ALWAYS for c in candidates))
     coloured, pale = [], []
     for candidate in candidates:
@@ -154,7 +152,7 @@ def _line(candidate: Candidate, unit: str, rank: int | None, curve: Curve) -> Li
     """One solver by its place; None for the paper's run, which is dashed."""
     own = candidate.profile
     at = own.calls_at if unit == "calls" else lambda steps: steps * own.seconds
-    # What is before the first step cannot be shown on a logarithmic axis.
+    # A logarithmic axis cannot show step 0.
     runs = [Record({"step": at(r["step"][1:]), "worst": _gap(r, curve)[1:]}) for r in candidate.runs.values()]
     if rank is None or rank >= BANDS:
         steps, values = over_steps(runs, [run["worst"] for run in runs])
@@ -165,9 +163,9 @@ def _line(candidate: Candidate, unit: str, rank: int | None, curve: Curve) -> Li
 
 
 def _gap(record: Record, curve: Curve) -> np.ndarray:
-    """Losses, or what they exceed the optimum by; up to twice the first, as a run that diverges flattens all others.
+    """Losses, or their gaps to the optimum; cut at twice the first loss, as a diverging run would flatten all others.
 
-    They may lie below the optimum while y is not yet the minimiser: nothing is drawn there.
+    A loss may be below the optimum while y is not yet the minimiser: nothing is drawn there.
     """
     worst, optimum = record[curve.column], curve.optimum
     clipped = np.minimum(np.nan_to_num(worst, nan=np.inf), worst[0] + abs(worst[0]))  # a regret may be negative
