@@ -9,9 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import bilevel as bl
-from bilevel._studies.experiment import Experiment
-from bilevel._studies.record_files import LARGEST, RecordFiles
-from bilevel._studies.records import COLUMNS, LATER, Record
+from bilevel._studies.records import COLUMNS, LARGEST, LATER, Experiment, Record, RecordFiles
 
 METHODS = {"min-max": bl.MORBiT()}
 SMALL = Experiment(

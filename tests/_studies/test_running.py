@@ -18,11 +18,9 @@ from bilevel._run.driver import run_one
 from bilevel._run.keeping import Passing
 from bilevel._run.opening import opened
 from bilevel._run.progress import Quiet
-from bilevel._studies.experiment import Experiment
-from bilevel._studies.measures import final, score
-from bilevel._studies.record_files import RecordFiles
-from bilevel._studies.records import COLUMNS, MemoryRecords, Record
+from bilevel._studies.records import COLUMNS, Experiment, MemoryRecords, Record, RecordFiles
 from bilevel._studies.running import Stage, run
+from bilevel._studies.statistics import final, score
 
 
 def start(seed, variant):

@@ -1,12 +1,19 @@
-"""Intervals over trials, and what they say about a claim."""
+"""Numbers of finished runs, and intervals of them over trials: for tables, claims and figures."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from bilevel._core.averages import mean
+from bilevel._studies.records import Record
+
 CONFIDENCE = 0.95
+END = 0.1  # final numbers are means over this last part of a run: single evaluations are noisy
+BURN_IN = 0.01  # fits of exponents leave out this first part of a run
+FAR = 10.0  # a run that ends above this many times its first loss diverged
 HOLDS, REFUTED, INCONCLUSIVE = "holds", "does not hold", "inconclusive"
 
 
@@ -19,7 +26,7 @@ class Interval(NamedTuple):
     trials: int
 
     def within(self, low: float, high: float) -> str:
-        """Whether the number lies between two others: all of the interval, none of it, or neither."""
+        """Whether the mean lies between two numbers: the whole interval does, none of it, or neither."""
         if not np.isfinite([self.low, self.high]).all():
             return INCONCLUSIVE
         if low <= self.low and self.high <= high:
@@ -27,18 +34,18 @@ class Interval(NamedTuple):
         return REFUTED if self.high < low or self.low > high else INCONCLUSIVE
 
     def below(self, high: float) -> str:
-        """Whether the number is lower than another."""
+        """Whether the mean is below a number."""
         return self.within(-np.inf, high)
 
     def trials_to(self, distance: float) -> int | None:
-        """About how many trials would make the interval reach no farther than this, with the spread it has."""
+        """About how many trials of this spread would shrink the interval to this distance from its mean."""
         reach = (self.high - self.low) / 2
         if not np.isfinite(reach) or not distance > 0:
             return None
         return int(np.ceil(self.trials * (reach / distance) ** 2))
 
     def trials_to_decide(self, low: float, high: float) -> int | None:
-        """About how many trials would say on which side of these bounds the mean lies, if it is where it seems."""
+        """About how many trials would decide on which side of these bounds the mean lies, if the estimate is right."""
         return self.trials_to(min(abs(self.mean - low), abs(self.mean - high)))
 
     def text(self, digits: int = 3, sign: str = "") -> str:
@@ -47,7 +54,7 @@ class Interval(NamedTuple):
 
 
 def interval(values: np.ndarray, confidence: float = CONFIDENCE) -> Interval:
-    """The interval of the mean of values, of which those that are not finite are left out."""
+    """The interval of the mean of the finite values."""
     from scipy.stats import t
 
     known = np.asarray(values, float)
@@ -83,3 +90,70 @@ def slope(x: np.ndarray, y: np.ndarray) -> float:
     if known.sum() < 2:
         return float("nan")
     return float(np.polyfit(np.log(x[known]), np.log(y[known]), 1)[0])
+
+
+def final(record: Record, column: str) -> float:
+    """The mean of a column over the end of the run."""
+    last = record["step"] >= (1 - END) * record["step"][-1]
+    return float(mean(record[column][last]))
+
+
+def diverged(record: Record, steps: int) -> bool:
+    """Whether a run planned for `steps` steps ended early, without a finite loss, or far above its first loss.
+
+    Far above means above ten times the first worst validation loss; for a negative loss, nine times its size above it.
+    A first loss of 0 gives no scale.
+    """
+    first, last = record["worst_validation"][0], final(record, "worst_validation")
+    if record["step"][-1] < steps or not np.isfinite(last):
+        return True
+    return bool(first != 0 and last > first + (FAR - 1) * abs(first))
+
+
+def has(record: Record, column: str) -> bool:
+    """Whether a column is there, and not empty."""
+    return column in record.columns and bool(np.isfinite(record[column]).any())
+
+
+def chosen_by(record: Record) -> str:
+    """The column that tunes rates: of selection rows, which x never saw, or else of validation rows."""
+    return "worst_selection" if has(record, "worst_selection") else "worst_validation"
+
+
+def score(record: Record | None, steps: int) -> float:
+    """The final worst loss of a run of `steps` steps, by which choices are made; infinite if missing or diverged.
+
+    So no tuner prefers rates whose runs end early at a loss that is still low.
+    """
+    if record is None or diverged(record, steps):
+        return float("inf")
+    found = final(record, chosen_by(record))
+    return found if np.isfinite(found) else float("inf")
+
+
+def at_best(record: Record, column: str) -> float:
+    """A column at the evaluation with the lowest worst loss, as in `result.best`."""
+    by = record[chosen_by(record)]
+    return float(record[column][np.argmin(np.where(np.isnan(by), np.inf, by))])
+
+
+def last(record: Record, column: str) -> float:
+    """The last value of the run."""
+    return float(record[column][-1])
+
+
+def noise(record: Record, column: str) -> float:
+    """The standard deviation of the noise between evaluations, from second differences, which ignore trends."""
+    after = record["step"] >= END * record["step"][-1]
+    return float(np.sqrt(np.mean(np.diff(record[column][after], 2) ** 2) / 6))
+
+
+def decay(record: Record, column: str) -> float:
+    """The exponent p of column ~ step^p."""
+    after = record["step"] >= max(1.0, BURN_IN * record["step"][-1])
+    return slope(record["step"][after], record[column][after])
+
+
+def paired(first: Mapping[int, Record], second: Mapping[int, Record]) -> list[int]:
+    """The seeds that both methods have finished."""
+    return sorted(set(first) & set(second))
