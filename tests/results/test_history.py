@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bilevel.results.history import COLUMNS, History
-from bilevel.results.stored_result import PER_TASK
+from bilevel.results.storage import PER_TASK
 
 NAMES = list(COLUMNS)
 

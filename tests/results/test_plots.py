@@ -11,11 +11,10 @@ import pytest
 from matplotlib.image import imread
 
 import bilevel as bl
-from bilevel.results.history import History
-from bilevel.results.iterate import Iterate
-from bilevel.results.plots import style
-from bilevel.results.plots.numbers import spread
-from bilevel.results.stored_result import OF_A_PART
+from bilevel.results.history import History, Iterate
+from bilevel.results.plots import entries
+from bilevel.results.plots.panels import spread
+from bilevel.results.storage import OF_A_PART
 
 LONG = [f"{town} university hospital, ward {i}" for i, town in enumerate(["Aberdeen", "Łódź", "Hull"] * 10)]
 
@@ -147,9 +146,9 @@ def test_the_heaviest_tasks_are_coloured_and_the_others_grey():
     for rank, i in enumerate(order[:8]):
         line = drawn[f"task {i}"]
         np.testing.assert_array_equal(line.get_ydata(), one.history.weights[:, i])
-        assert line.get_color() == style.COLOURS[rank]
+        assert line.get_color() == entries.COLOURS[rank]
     pale = axes.lines[0]  # below the others, and one line for all, with gaps
-    assert pale.get_color() == style.PALE
+    assert pale.get_color() == entries.PALE
     across, above = (np.reshape(data, (92, 12)) for data in pale.get_data())
     np.testing.assert_array_equal(above, np.vstack([one.history.weights[:, order[8:]], np.full((1, 92), np.nan)]).T)
     np.testing.assert_array_equal(across, np.tile([*one.history.step, np.nan], (92, 1)))
@@ -228,7 +227,7 @@ def test_a_comparison_draws_every_result_under_its_label():
     np.testing.assert_array_equal(lines(panel(figure, "worst"))["min-max"].get_ydata(), single.worst)
     np.testing.assert_array_equal(lines(panel(figure, "mean"))["min-max"].get_ydata(), single.mean)
     colours = [lines(panel(figure, "worst"))[name].get_color() for name in compared]
-    assert colours == list(style.COLOURS[:2])
+    assert colours == list(entries.COLOURS[:2])
 
 
 def test_more_results_than_colours_differ_in_their_markers():
@@ -370,7 +369,7 @@ def test_a_saved_picture_has_the_colours_of_its_lines(tmp_path):
     several(3).plot(tmp_path / "runs.png")
     pixels = np.round(255 * imread(tmp_path / "runs.png")[..., :3]).astype(int)
     assert pixels.shape == (1200, 2000, 3)
-    for colour in (style.COLOURS[0], style.COLOURS[1], "#FFFFFF"):
+    for colour in (entries.COLOURS[0], entries.COLOURS[1], "#FFFFFF"):
         wanted = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
         assert np.any(np.all(pixels == wanted, axis=-1)), colour
 

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 import bilevel as bl
 from bilevel.problem.task_names import Names, TaskValues
 from bilevel.results.findings.finding import Finding
-from bilevel.results.history import COLUMNS, History
-from bilevel.results.iterate import Iterate
+from bilevel.results.history import COLUMNS, History, Iterate
 from bilevel.results.result import Result
-from bilevel.results.stored_result import BEST_BY, HELD_OUT, ITERATES, PER_TASK
+from bilevel.results.storage import BEST_BY, HELD_OUT, ITERATES, PER_TASK
 from theorems import holds, over
 
 dtypes = st.sampled_from([np.float32, np.float64, np.float16, jnp.bfloat16, jnp.float8_e4m3fn])

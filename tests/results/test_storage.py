@@ -23,8 +23,7 @@ from bilevel._core import array_files
 from bilevel.hypergradients import Direct
 from bilevel.problem.task_names import Names, TaskValues
 from bilevel.results import pytree_json, storage
-from bilevel.results.history import History
-from bilevel.results.iterate import Iterate
+from bilevel.results.history import History, Iterate
 from bilevel.results.result import Result
 
 NAMES = ["north", "east", "süd / ~ \N{SNOWMAN}"]  # the second is alone in its group

@@ -1,8 +1,8 @@
-"""The structure of a pytree as JSON, so that arrays kept by name become the pytree again.
+"""The structure of a pytree as JSON, so that named arrays can be put together again.
 
-A structure is null, the path of a leaf, or {kind: [[key, child], ...]}. The kinds dict, list and tuple are restored as
-they were. Any other node of JAX's registry is of the kind node: a file cannot hold its class, so it is restored as a
-dict, or into the structure of an example that the user gives.
+A structure is null, the path of a leaf, or {kind: [[key, child], ...]}. The kinds dict, list and tuple come back as
+they were. Any other node of JAX's registry has the kind node: a file cannot hold its class, so it comes back as a dict,
+or in the structure of an example that the user gives.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from bilevel._core import pytrees
 from bilevel._core.documents import shown
 
 Arrays = Mapping[str, np.ndarray]
-Structure = None | str | dict[str, list[list]]  # of a leaf, its path; of a node, {kind: [[key, child], ...]}
+Structure = None | str | dict[str, list[list]]  # the path of a leaf, or the {kind: [[key, child], ...]} of a node
 Leaf = jax.Array | np.ndarray
-DEEPEST = 100  # levels: what is read calls itself for each, and must not run out of stack
-KINDS = {"dict": (str, int, bool), "list": (int,), "tuple": (int,), "node": (str,)}  # of nodes, and their keys' types
+DEEPEST = 100  # levels: reading recurses once a level, and must not run out of stack
+KINDS = {"dict": (str, int, bool), "list": (int,), "tuple": (int,), "node": (str,)}  # kinds of nodes: types of keys
 
 
 def describe(node: Any, path: str = "", depth: int = 0) -> Structure:
@@ -61,7 +61,7 @@ def paths(structure: Structure) -> list[str]:
 
 
 def checked_paths(structure: Any) -> list[str]:
-    """The paths of the leaves of what a file says is a structure; a ValueError, to follow "the structure", if not.
+    """The paths of the leaves of a structure in a file; where it is none, a ValueError to follow "the structure".
 
     >>> checked_paths({"tuple": [[0, "/0"], [2, None]]})
     Traceback (most recent call last):
@@ -96,12 +96,12 @@ def _checked(structure: Any, depth: int) -> Iterator[str]:
 
 
 def leaves(structure: Structure, node: Any, prefix: str) -> dict[str, Leaf]:
-    """The leaves of a pytree by name: a prefix and the path."""
+    """The leaves of a pytree, each named by a prefix and its path."""
     return {prefix + path: leaf for path, leaf in zip(paths(structure), jax.tree.leaves(node), strict=True)}
 
 
 def restore(structure: Structure, arrays: Arrays, prefix: str, example: Any = None) -> Any:
-    """The pytree whose leaves have these names; in the structure of an example, where one is given."""
+    """The pytree of these named leaves, in the structure of an example where one is given."""
     if example is not None:
         named = [_as_jax(arrays[prefix + path]) for path in paths(structure)]
         return jax.tree.unflatten(jax.tree.structure(example), named)
@@ -122,7 +122,7 @@ def _as_jax(array: np.ndarray) -> Leaf:
 def check_fit(
     argument: str, example: Any, structure: Structure, arrays: Arrays, prefix: str, stacked: bool = False
 ) -> None:
-    """A ValueError unless an example has the structure and the shapes of what the file holds."""
+    """A ValueError unless an example has the structure and the shapes that the file holds."""
     shapes = [arrays[prefix + path].shape[stacked:] for path in paths(structure)]
     if describe(example) == structure and [np.shape(leaf) for leaf in jax.tree.leaves(example)] == shapes:
         return

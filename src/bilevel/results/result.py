@@ -1,10 +1,11 @@
-"""What a run returns."""
+"""`Result`, which `solve` returns, and `load`, which reads one from a file."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,13 +13,9 @@ import numpy as np
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.task_names import TaskValues
 from bilevel.results import findings, summary
-from bilevel.results.divergences import Divergence
 from bilevel.results.findings import convergence
 from bilevel.results.findings.finding import Finding
-from bilevel.results.history import History, column_names
-from bilevel.results.iterate import Iterate
-from bilevel.results.reportable import Reportable
-from bilevel.results.tail import fraction_of
+from bilevel.results.history import Divergence, History, Iterate, column_names, fraction_of
 from bilevel.weightings.base import Weighting
 from bilevel.weightings.baselines import Baselines
 
@@ -26,19 +23,52 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
+    from bilevel.diagnostics.certificate import Certificate
+
+
+class Reportable:
+    """The `report` that `Result` and `Results` share."""
+
+    def report(
+        self: Any,
+        path: str | os.PathLike[str],
+        *,
+        against: Result | Sequence[Result] | None = None,
+        certificate: Certificate | None = None,
+        title: str | None = None,
+        baselines: Baselines | None = None,
+    ) -> None:
+        """Writes one HTML page that opens offline; it needs the extra `report`.
+
+        The page has a verdict, losses by task, charts of losses and weights over the run with the tables behind them,
+        findings, settings and versions. Several runs are shown by medians and their spread; of very many tasks the
+        worst are shown one by one, and the spread over all. The same results give the same page.
+
+        Args:
+            path: of the page, such as "run.html"; an existing file is replaced at once or not at all.
+            against: a result of the same tasks to compare with, or several: min-avg runs, say.
+            certificate: what `bl.certify` measured of this result.
+            title: of the page; None = the solver's name.
+            baselines: what each task could reach, as `bl.baselines` measures it: the page then has worst regrets beside
+                worst losses. None = those of the first run whose weighting has baselines (`Regret`, `Ratio`).
+        """
+        from bilevel.report import page
+
+        page.write(self, path, against=against, certificate=certificate, title=title, baselines=baselines)
+
 
 class Stored(NamedTuple):
-    """What a file says of the parts of a run that it does not hold, its solver and its problem."""
+    """What a file says about the solver and the problem, which it does not hold."""
 
     objective: str | None
-    findings: tuple[Finding, ...] | None  # None: the file is of a version that did not keep them
+    findings: tuple[Finding, ...] | None  # None = the file is of a version that did not keep them
     fits_validation: bool = False  # whether x was fitted to validation rows, as far as the file says
-    verdict: str | None = None  # None: likewise not kept
-    baselines: np.ndarray | None = None  # that the weighting knew
+    verdict: str | None = None  # None = likewise not kept
+    baselines: np.ndarray | None = None  # those of the weighting
 
     @classmethod
     def of(cls, result: Result) -> Stored:
-        """What remains of a result that is to do without its solver and its problem."""
+        """What to keep of a result that loses its solver and its problem."""
         known = result.baselines
         values = None if known is None else np.asarray(known.values)
         return cls(result.objective, result.findings, result.fits_validation, result.verdict, values)
@@ -46,7 +76,7 @@ class Stored(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Result(Reportable):
-    """The end of a run, and other iterates of it.
+    """The last iterate of a run, other iterates of it, and its history.
 
     `x`, `y`, `weights`, `losses`, `selection_losses`, `test_losses`, `worst`, `mean` and `worst_task` are those of
     `last`.
@@ -59,8 +89,8 @@ class Result(Reportable):
         solver: how; its repr where the result was loaded.
         last: the last iterate.
         best: the evaluated iterate with the lowest worst selection loss, or validation loss where there are no
-            selection rows; of tasks from a distribution, with the lowest of what is minimised, their mean or the mean
-            of the worst of them.
+            selection rows. With tasks from a distribution, the one with the lowest objective, which is their mean loss
+            or the mean over the worst of them.
         random: (x^t, y^{t+1}, weights^t) at a uniformly random step t, the iterate that the theory speaks of; with y^t
             for a solver that moves x first.
         average: the average over the run with weights that favour its end (Shamir and Zhang, 2013): the one to take
@@ -70,13 +100,13 @@ class Result(Reportable):
             "callback failed".
         message: what happened, in a sentence.
         steps: how many steps were taken.
-        seconds: how long it took, all in all.
-        seed: of everything random.
+        seconds: how long the run took, compiling included.
+        seed: the seed of everything random.
         compile_seconds: the part of `seconds` that went into compiling; 0 where the file of a loaded result has none.
         divergences: every time that the run diverged: step, task, quantity, and what was done.
         best_by: what `best` was chosen by, "selection" or "validation"; "last" = it is the last, as losses do not say
             which iterate is better.
-        stored: of a loaded result, what its file says of the solver and the problem; None = not loaded.
+        stored: what the file of a loaded result says about the solver and the problem; None = not loaded.
     """
 
     problem: BaseProblem | None = dataclasses.field(repr=False)
@@ -138,7 +168,7 @@ class Result(Reportable):
 
     @property
     def tail(self) -> float | None:
-        """The mean over the worst validation losses, as many as the fraction of the `CVaR` says; None without one."""
+        """The mean over the worst validation losses, in the fraction that `CVaR` has; None with other weightings."""
         fraction = fraction_of(self.solver)
         return None if fraction is None else self.last.tail(fraction)
 
@@ -149,7 +179,7 @@ class Result(Reportable):
 
     @property
     def objective(self) -> str | None:
-        """What moves the weights of the tasks: the name of the solver's weighting, None where it has none."""
+        """The name of the solver's weighting; None where it has none."""
         if self.stored is not None:
             return self.stored.objective
         weighting = getattr(self.solver, "weighting", None)
@@ -157,7 +187,7 @@ class Result(Reportable):
 
     @property
     def baselines(self) -> Baselines | None:
-        """What each task could reach, as the solver's weighting has it (`Regret`, `Ratio`); None where it has none.
+        """What each task could reach, as the weighting has it (`Regret`, `Ratio`); None with other weightings.
 
         `result.baselines.regrets(result.test_losses)` are the regrets on test rows.
         """
@@ -175,17 +205,17 @@ class Result(Reportable):
         return self.stored is not None and self.stored.fits_validation
 
     def summary(self) -> str:
-        """The result in a few lines of text, findings included; it computes nothing that takes time."""
+        """The result in a few lines of text, findings included; fast."""
         return summary.text(self)
 
     @functools.cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What the history and the iterates show that should be known, each with a remedy in its sentence.
+        """What the history and the iterates show that a user should know, each with a remedy.
 
-        Overfitting, a loss that still fell, rose or jumped, a noisy end, weights that cycle or are not those of a
-        solution, an x or losses that do not move. `finding.kind` says which, `finding.numbers` what it rests on, and
-        `str(finding)` is the sentence. It computes nothing on the problem; `bl.check_result` also solves the lower
-        problems further, and says whether y lags behind x.
+        Findings are: overfitting; a loss that still fell, rose or jumped; a noisy end; weights that cycle or are not
+        those of a solution; an x or losses that do not move. `finding.kind` says which one it is, `finding.numbers`
+        has the evidence, and `str(finding)` is a sentence. Nothing is computed on the problem; `bl.check_result` also
+        solves the lower problems further, and says whether y lags behind x.
         """
         if self.stored is not None and self.stored.findings is not None:
             return self.stored.findings
@@ -207,7 +237,7 @@ class Result(Reportable):
         """Writes the result to one file, which `bilevel.load` reads: all of it but the problem and its functions.
 
         The arrays are in the safetensors format, the rest is JSON in its metadata; nothing in the file can run code.
-        A file that is there already is replaced at once or, if anything fails, not at all.
+        An existing file is replaced at once or, if anything fails, not at all.
         """
         from bilevel.results import storage
 
@@ -260,8 +290,8 @@ def load(path: str | os.PathLike[str], *, x: Any = None, y: Any = None) -> Resul
 
     `problem` is None, `solver` is the text of the solver, and the findings are those of the result that was saved.
     Dicts, lists, tuples and None come back as they were. Any other node of a pytree (a named tuple, a dataclass, a
-    module) comes back as a dict with the names of its parts, unless an example says what to put the arrays into. Arrays
-    of x and y are JAX's; those that JAX would round (float64 where `jax_enable_x64` is off) stay numpy's.
+    module) comes back as a dict with the names of its parts, unless an example gives the structure. Arrays of x and y
+    are JAX arrays; those that JAX would round (float64 where `jax_enable_x64` is off) stay numpy arrays.
 
     Args:
         path: of the file.

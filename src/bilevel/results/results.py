@@ -1,4 +1,4 @@
-"""Several runs of one kind: a sequence of results, and statistics over them."""
+"""`Results`: several runs of one kind, with statistics over them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from bilevel.results.reportable import Reportable
-from bilevel.results.result import Result
+from bilevel.results.result import Reportable, Result
 
 if TYPE_CHECKING:
     import pandas
@@ -90,7 +89,7 @@ class Results(Sequence[Result], Reportable):
         return "\n".join(lines)
 
     def _regrets(self) -> list[str]:
-        """The worst regrets on each kind of rows, and whose they are most often; none where baselines are not known."""
+        """A line for each kind of rows: the worst regrets, and the task that has them most often."""
         found = [r.last.worst_regrets(known) for r in self if (known := r.baselines) is not None]
         lines = []
         for rows in found[0] if len(found) == len(self) > 0 else ():
@@ -104,7 +103,7 @@ class Results(Sequence[Result], Reportable):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes all runs to one file, which `Results.load` reads: all but the problem and its functions.
 
-        A file that is there already is replaced at once or, if anything fails, not at all; see `Result.save`.
+        An existing file is replaced at once or, if anything fails, not at all; see `Result.save`.
         """
         from bilevel.results import storage
 
@@ -112,7 +111,7 @@ class Results(Sequence[Result], Reportable):
 
     @staticmethod
     def load(path: str | os.PathLike[str], *, x: Any = None, y: Any = None) -> Results:
-        """Reads what `Results.save` wrote, each run as `bilevel.load` reads one; it also says what x and y are for.
+        """Reads what `Results.save` wrote. Arguments are those of `bilevel.load`, which reads one run.
 
         >>> import tempfile, bilevel as bl
         >>> known = bl.problems.opposed_slopes()
@@ -130,7 +129,7 @@ class Results(Sequence[Result], Reportable):
     def to_dataframe(self) -> pandas.DataFrame:
         """The histories as one table: those of `Result.to_dataframe`, with columns run (0, 1, ...) and seed first."""
         tables = [result.to_dataframe() for result in self]
-        import pandas  # the line above says so where it is not installed
+        import pandas  # where it is missing, the line above has said so
 
         for run, (result, table) in enumerate(zip(self, tables, strict=True)):
             table.insert(0, "run", run)
@@ -151,5 +150,5 @@ class Results(Sequence[Result], Reportable):
 
 
 def _counted(words: Iterable[str]) -> str:
-    """How often there is which, in words: 3 finished, 1 diverged."""
+    """Counts in words: 3 finished, 1 diverged."""
     return ", ".join(f"{count} {word}" for word, count in sorted(Counter(words).items()))

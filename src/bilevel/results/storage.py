@@ -3,6 +3,10 @@
 The arrays are `last/x/...`, `last/y/0/...` (one number per group of like tasks, which are stacked), `last/weights`,
 `last/losses`, the same for `best`, `random` and `average`, and `history/validation`, one array for each column of the
 history. In a file of several results the names begin with a number, `0/last/x/...`.
+
+Every field and every shape is checked before a result is made of a file. A checksum says that a file is as it was
+written, not who wrote it: lists that do not fit and arrays that are missing are refused here in plain words, instead of
+failing somewhere later.
 """
 
 from __future__ import annotations
@@ -10,26 +14,34 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import optax
 
-from bilevel._core import array_files, documents, pytrees
+from bilevel._core import array_files, documents, pytrees, values
 from bilevel._core.array_files import Arrays, Kind
 from bilevel._core.files import FilePath, check_path, write_whole
 from bilevel.problem.task_names import Names, TaskValues
-from bilevel.results import pytree_json, stored_result
-from bilevel.results.history import COLUMNS, History
-from bilevel.results.iterate import Iterate
-from bilevel.results.result import Result
-from bilevel.results.stored_result import ITERATES
+from bilevel.results import pytree_json
+from bilevel.results.findings.finding import Finding
+from bilevel.results.history import COLUMNS, Divergence, History, Iterate
+from bilevel.results.result import Result, Stored
 
 KIND = Kind("bilevel.result", reader="load", writer="Result.save", version=1)
 SEVERAL = Kind("bilevel.results", reader="Results.load", writer="Results.save", version=1)
+ITERATES = ("last", "best", "random", "average")
+# Fields that go into JSON as they are.
+FACTS = ("status", "message", "steps", "seconds", "seed", "compile_seconds", "best_by")
+HELD_OUT = ("selection", "test")  # columns that a history may do without
+PER_TASK = ("validation", *HELD_OUT, "weights", "lower_rate", "tasks")  # columns with one number a task
+LATER = ("fitted", "lag")  # columns that files of earlier versions do not have
+OF_A_PART = ("tasks", "largest", "largest_task")  # columns of a history in which only some tasks have columns
+BEST_BY = ("selection", "validation", "last")
 
 
 # ------------------------------------------------------------------ files
@@ -43,7 +55,7 @@ def save(result: Result, path: FilePath) -> None:
 
 
 def save_all(results: Sequence[Result], path: FilePath) -> None:
-    """Writes several; see `Results.save`."""
+    """Writes several results; see `Results.save`."""
     target = _target(path)
     parts = [described(result) for result in results]
     arrays = {f"{i}/{name}": array for i, (_, own) in enumerate(parts) for name, array in own.items()}
@@ -58,7 +70,7 @@ def read(path: FilePath, x: Any = None, y: Any = None) -> Result:
 
 
 def read_all(path: FilePath, x: Any = None, y: Any = None) -> list[Result]:
-    """Several; see `Results.load`."""
+    """Several saved results; see `Results.load`."""
     whole, arrays = array_files.read(path, SEVERAL)
     where = f"Results.load({str(path)!r})"
     own: dict[str, dict[str, np.ndarray]] = {}
@@ -70,16 +82,15 @@ def read_all(path: FilePath, x: Any = None, y: Any = None) -> list[Result]:
 
 
 def _target(path: FilePath) -> Path:
-    """Where a file goes, if it can be written."""
+    """The path to write to; raises if it cannot be written."""
     check_path(path, f"save({path!r})")
     target = Path(os.path.realpath(path))  # the target of a symbolic link is replaced, not the link
     if target.is_dir():
         raise IsADirectoryError(f"save({str(path)!r}): it is a directory, and a result is one file.")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"save({str(path)!r}): there is no directory {str(target.parent)!r}.")
-    if target.exists() and not (
-        target.is_file() and os.access(target, os.W_OK)
-    ):  # renaming would replace it all the same
+    # Renaming a new file onto this one would succeed even where it is protected.
+    if target.exists() and not (target.is_file() and os.access(target, os.W_OK)):
         raise PermissionError(f"save({str(path)!r}): what is there is write-protected or not a regular file.")
     return target
 
@@ -95,11 +106,11 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def described(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A document and arrays."""
+    """A result as a document and arrays."""
     y = result.y
     document: dict[str, Any] = {
         "solver": result.solver if isinstance(result.solver, str) else repr(result.solver),
-        **{name: getattr(result, name) for name in stored_result.FACTS},
+        **{name: getattr(result, name) for name in FACTS},
         "divergences": [event._asdict() for event in result.divergences],
         "tasks": [name if isinstance(name, (str, int)) else str(name) for name in y.names],
         "groups": [np.asarray(ids).tolist() for ids in y.ids],
@@ -127,14 +138,14 @@ def described(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def restored(document: Any, arrays: Arrays, where: str, x: Any, y: Any) -> Result:
-    """What was described, once all of it has been looked at."""
+    """The result of a document and arrays, after all of both has been checked."""
     fields = documents.Fields(document, where)
-    facts = stored_result.facts(fields)
-    stored_result.check_arrays(fields, arrays, facts)
+    stated = read_facts(fields)
+    check_arrays(fields, arrays, stated)
     for name, example in (("x", x), ("y", y)):
         pytrees.check(example, f"load({name}=...)")
     x, y = pytrees.hold_functions(x), pytrees.hold_functions(y)  # as in what was saved
-    names, groups = Names(facts.tasks), facts.groups
+    names, groups = Names(stated.tasks), stated.groups
     ys = [None] * len(groups) if y is None else _example_per_group(y, names, groups)
     if x is not None:
         pytree_json.check_fit("x", x, document["x"], arrays, "last/x")
@@ -151,17 +162,17 @@ def restored(document: Any, arrays: Arrays, where: str, x: Any, y: Any) -> Resul
             losses=arrays[f"{name}/losses"],
             selection_losses=arrays.get(f"{name}/selection_losses"),
             test_losses=arrays.get(f"{name}/test_losses"),
-            metrics={metric: arrays[f"{name}/metrics/{metric}"] for metric in facts.metrics},
+            metrics={metric: arrays[f"{name}/metrics/{metric}"] for metric in stated.metrics},
         )
 
     columns: dict[str, Any] = {name: arrays.get(f"history/{name}") for name in COLUMNS}
-    columns["metrics"] = {name: arrays[f"history/metrics/{name}"] for name in facts.metrics}
+    columns["metrics"] = {name: arrays[f"history/metrics/{name}"] for name in stated.metrics}
     return Result(
         problem=None,
         history=History(**columns),
-        stored=facts.stored._replace(baselines=arrays.get("baselines")),
+        stored=stated.stored._replace(baselines=arrays.get("baselines")),
         **{name: iterate(name) for name in ITERATES},
-        **facts.fields,
+        **stated.fields,
     )
 
 
@@ -177,7 +188,7 @@ def _example_per_group(y: Any, names: Names, groups: list[list[int]]) -> list[An
 
 
 def versions() -> dict[str, str]:
-    """What a run depends on besides its inputs."""
+    """The versions that a run depends on besides its inputs."""
     import bilevel
 
     return {
@@ -188,3 +199,170 @@ def versions() -> dict[str, str]:
         "platform": platform.platform(),
         "backend": jax.default_backend(),
     }
+
+
+# ------------------------------------------------------------------ checks of a document
+
+
+class Facts(NamedTuple):
+    """The content of a document besides the structures of x and y."""
+
+    tasks: list[str]
+    groups: list[list[int]]
+    fields: dict[str, Any]  # of the `Result`
+    stored: Stored
+    metrics: tuple[str, ...] = ()
+
+
+def read_facts(document: documents.Fields) -> Facts:
+    """Reads all of a document but the structures of x and y."""
+    tasks = document.take("tasks", _are_names, "a list of different names, at least one")
+    groups = document.take(
+        "groups", lambda ids: _are_groups(ids, len(tasks)), f"each task from 0 to {len(tasks) - 1} once"
+    )
+    own: dict[str, Any] = {name: document.text(name) for name in ("solver", "status", "message")}
+    own |= {name: document.whole(name) for name in ("steps", "seed")}
+    # compile_seconds is missing in files of bilevel 0.1.0.
+    own["seconds"] = document.number("seconds")
+    if "compile_seconds" in document:
+        own["compile_seconds"] = document.number("compile_seconds")
+    if "best_by" in document:  # likewise; there were no selection rows before
+        own["best_by"] = document.take("best_by", lambda by: by in BEST_BY, f"one of {', '.join(BEST_BY)}")
+    if "divergences" in document:  # likewise
+        own["divergences"] = tuple(_divergence(event, document.where) for event in document.items("divergences"))
+    metrics = tuple(document.texts("metrics")) if "metrics" in document else ()
+    return Facts(tasks, groups, own, _stored(document, own["solver"]), metrics)
+
+
+def _divergence(event: Any, where: str) -> Divergence:
+    fields = documents.Fields(event, f"{where}: a divergence")
+    task, factor = (event.get(name) for name in ("task", "factor"))
+    return Divergence(
+        step=fields.whole("step"),
+        task=None if task is None else fields.take("task", _is_name, "the name of a task"),
+        quantity=fields.text("quantity"),
+        message=fields.text("message"),
+        factor=None if factor is None else fields.number("factor"),
+        back_to=None if event.get("back_to") is None else fields.whole("back_to"),
+    )
+
+
+def _finding(told: Any, where: str) -> Finding:
+    """One finding; earlier versions wrote its sentence only."""
+    if documents.is_text(told):
+        return Finding("unknown", told)
+    fields = documents.Fields(told, f"{where}: a finding")
+    numbers = fields.take("numbers", _are_numbers, "a JSON object of numbers and texts")
+    return Finding(fields.text("kind"), fields.text("text"), numbers)
+
+
+def _are_numbers(numbers: Any) -> bool:
+    if not isinstance(numbers, dict):
+        return False
+    is_number = lambda value: not isinstance(value, bool) and values.is_number(value)  # noqa: E731
+    return all(documents.is_text(name) and (documents.is_text(v) or is_number(v)) for name, v in numbers.items())
+
+
+def _is_name(name: Any) -> bool:
+    return documents.is_text(name) or documents.is_whole(name)
+
+
+def _stored(document: documents.Fields, solver: str) -> Stored:
+    """What the file says about solver and problem; bilevel 0.1.0 kept only the text of the solver."""
+    fits = "fits_validation" in document and document.take(
+        "fits_validation", lambda value: isinstance(value, bool), "true or false"
+    )
+    if "objective" in document:
+        objective = document.text_or_none("objective")
+        found = tuple(_finding(own, document.where) for own in document.items("findings"))
+        verdict = document.text("verdict") if "verdict" in document else None
+        return Stored(objective, found, fits, verdict)
+    weighting = re.search(r"\bweighting=(\w+)\(", solver)
+    return Stored(weighting[1] if weighting else None, findings=None)
+
+
+def _are_names(names: Any) -> bool:
+    if not isinstance(names, list) or not names:
+        return False
+    return all(map(_is_name, names)) and len(set(names)) == len(names)
+
+
+def _are_groups(groups: Any, tasks: int) -> bool:
+    if not isinstance(groups, list) or not all(isinstance(ids, list) and ids for ids in groups):
+        return False
+    flat = [i for ids in groups for i in ids]
+    return all(map(documents.is_whole, flat)) and sorted(flat) == list(range(tasks))
+
+
+def check_arrays(document: documents.Fields, arrays: Arrays, facts: Facts) -> None:
+    """A ValueError unless all arrays of a result are there and their shapes agree."""
+    y = document.take("y", lambda y: isinstance(y, list) and len(y) == len(facts.groups), "a structure for each group")
+    structures = [("x", document.take("x", lambda _: True, "a structure"), None)]
+    structures += [(f"y/{g}", y[g], len(ids)) for g, ids in enumerate(facts.groups)]
+    check = _Check(document.where, arrays)
+    for field, structure, rows in structures:
+        try:
+            paths = pytree_json.checked_paths(structure)
+        except ValueError as error:
+            raise ValueError(f"{document.where}: its document is wrong: the structure of {field} {error}.") from None
+        for path in paths:
+            first = check.array(f"last/{field}{path}")
+            if rows is not None and first.shape[:1] != (rows,):
+                raise check.wrong(f"last/{field}{path}", f"a leading axis of {rows}, one row a task")
+            for name in ITERATES:
+                check.like(f"{name}/{field}{path}", first.shape, first.dtype)
+    _check_numbers(check, len(facts.tasks), facts.metrics)
+    if "baselines" in arrays:
+        check.like("baselines", (len(facts.tasks),))
+
+
+def _check_numbers(check: _Check, tasks: int, metrics: tuple[str, ...]) -> None:
+    """Checks the losses and weights of the iterates, and the columns of the history."""
+    missing = [role for role in HELD_OUT if f"history/{role}" not in check.arrays]
+    for name in ITERATES:
+        for field in ("weights", "losses", *(f"{role}_losses" for role in HELD_OUT if role not in missing)):
+            check.like(f"{name}/{field}", (tasks,))
+        for metric in metrics:
+            check.like(f"{name}/metrics/{metric}", (tasks,))
+        for role in missing:
+            if f"{name}/{role}_losses" in check.arrays:
+                raise check.wrong(f"{name}/{role}_losses", f"a column {role} in the history, which is missing")
+    rows = check.array("history/step").shape[:1]
+    if rows in ((), (0,)):
+        raise check.wrong("history/step", "at least one evaluation")
+    part = "history/tasks" in check.arrays
+    columns = check.arrays["history/tasks"].shape[-1] if part and check.arrays["history/tasks"].ndim else tasks
+    for metric in metrics:
+        check.like(f"history/metrics/{metric}", (*rows, columns))
+    missing += [] if part else OF_A_PART
+    missing += [column for column in LATER if f"history/{column}" not in check.arrays]
+    for column in COLUMNS:
+        if column not in missing:
+            kind = np.dtype(bool) if column == "fitted" else None
+            check.like(f"history/{column}", (*rows, columns) if column in PER_TASK else rows, kind)
+
+
+class _Check:
+    """The arrays of a file by name, with checks whose errors name the file."""
+
+    def __init__(self, where: str, arrays: Arrays):
+        self.where, self.arrays = where, arrays
+
+    def array(self, name: str) -> np.ndarray:
+        """An array; it must be there."""
+        if name not in self.arrays:
+            raise ValueError(f"{self.where}: its document is wrong: the file holds no array {name!r}.")
+        return self.arrays[name]
+
+    def wrong(self, name: str, needs: str) -> ValueError:
+        """The error about an array."""
+        array = self.arrays[name]
+        return ValueError(
+            f"{self.where}: its array {name!r} is {array.dtype}{list(array.shape)}, and it needs {needs}."
+        )
+
+    def like(self, name: str, shape: tuple[int, ...], dtype: np.dtype | None = None) -> None:
+        """Checks that an array has this shape and this type; without a type, that it holds real numbers."""
+        array = self.array(name)
+        if array.shape != shape or (array.dtype.kind not in "iuf" if dtype is None else array.dtype != dtype):
+            raise self.wrong(name, f"{'real numbers' if dtype is None else dtype} of shape {list(shape)}")

@@ -1,4 +1,4 @@
-"""A result in a few lines of text: its iterates as a table, what the best was chosen by, what was found."""
+"""The text of `Result.summary`: a table of the iterates, the choice of the best, the verdict, the findings."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bilevel._core.averages import mean
-from bilevel.results.tail import fraction_of, in_words, of_distribution
+from bilevel.results.history import fraction_of, in_words, of_distribution
 
 if TYPE_CHECKING:
-    from bilevel.results.iterate import Iterate
+    from bilevel.results.history import Iterate
     from bilevel.results.result import Result
 
 HELD_OUT = ("selection", "test")
@@ -18,20 +18,22 @@ KEPT = ("last", "best")  # the iterates whose regrets are shown
 
 
 def text(result: Result) -> str:
-    """The whole of it."""
+    """The whole summary."""
     solver = result.solver
     name = solver.partition("(")[0].split(".")[-1] if isinstance(solver, str) else type(solver).__name__
     title = name if result.objective is None else f"{name} ({result.objective})"
     lines = [
         f"{title}: {result.status} after {result.steps} steps, {_times(result)}. {result.message}".rstrip(),
-        *(event.line for event in result.divergences if event.factor is not None),  # the message tells of the last
+        *(
+            event.line for event in result.divergences if event.factor is not None
+        ),  # the message is about the last event
         *iterates(result),
         *tails(result),
         *regrets(result),
         chosen_by(result),
         verdict(result),
     ]
-    if of_distribution(solver) is None:  # where the tasks of a result have no weights
+    if of_distribution(solver) is None:  # tasks from a distribution have no weights of their own
         largest = np.argsort(-result.weights, kind="stable")[:5]
         weights = ", ".join(f"{result.y.names[int(i)]} {result.weights[i]:.3f}" for i in largest)
         lines.append(f"largest weights: {weights}")
@@ -52,7 +54,7 @@ def _measured(result: Result, name: str, own: np.ndarray) -> str:
 
 
 def iterates(result: Result) -> list[str]:
-    """A line for each iterate: worst and mean losses, and the worst tasks by validation and by test rows."""
+    """The table of iterates: worst and mean losses, and the worst tasks on validation and on test rows."""
     shown = {name: getattr(result, name) for name in ("last", "best", "random", "average")}
     roles = [role for role in HELD_OUT if getattr(result.last, f"{role}_losses") is not None]
     head = "".join(f"{title:>12}" for title in ("worst", "mean"))
@@ -81,7 +83,7 @@ def _worst_tasks(iterate: Iterate) -> list[str]:
 
 
 def tails(result: Result) -> list[str]:
-    """A line on the mean over the worst fraction of the tasks, where that is what is minimised."""
+    """A line on the mean over the worst fraction of the tasks, where that is the objective."""
     fraction = fraction_of(result.solver)
     if fraction is None:
         return []
@@ -90,7 +92,7 @@ def tails(result: Result) -> list[str]:
 
 
 def regrets(result: Result) -> list[str]:
-    """A line for the last and one for the best iterate: the worst regret on each kind of rows, and whose it is."""
+    """A line for the last and one for the best iterate: the worst regret and its task on each kind of rows."""
     known = result.baselines
     if known is None:
         return []

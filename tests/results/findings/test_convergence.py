@@ -7,7 +7,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.results.findings.convergence import forecast
-from bilevel.results.findings.curve import Curve, curve
+from bilevel.results.findings.finding import Curve, curve
 from bilevel.weightings import Average
 from made_runs import alone, kinds, made
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.results.findings.curve import end_of
-from bilevel.results.findings.noise import lucky_best, unsteady_end
+from bilevel.results.findings.convergence import lucky_best, unsteady_end
+from bilevel.results.findings.finding import end_of
 from bilevel.weightings import Average
 from made_runs import kinds, made
 

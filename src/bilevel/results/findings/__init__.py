@@ -1,20 +1,26 @@
-"""What a finished run shows that its user should know, each with a remedy.
+"""Findings of a finished run: what its user should know, each with a remedy.
 
-All of it is computed from the history and the iterates, in numpy: printing a result compiles nothing. Whether y lags
-behind x can only be found by solving the lower problems further, which `bilevel.check_result` does, and whether an
-estimate of the hypergradient is biased by many estimates beside the truth (`bilevel.check_hypergradient`).
+They are computed in numpy from the history and the iterates, so that printing a result compiles nothing. Two questions
+need computation on the problem: whether y lags behind x (`bilevel.check_result`), and whether an estimate of the
+hypergradient is biased (`bilevel.check_hypergradient`).
 
-Thresholds were fixed on the runs that benchmarks/findings.py calls development, and are reported on others.
+Thresholds were fixed on the development runs of benchmarks/findings.py, which reports how they do on others.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bilevel.results.findings.convergence import rising_loss, still_falling
+from bilevel.results.findings.convergence import (
+    constant_losses,
+    lucky_best,
+    noisy_end,
+    rising_loss,
+    still_falling,
+    unsteady_end,
+    x_does_not_move,
+)
 from bilevel.results.findings.finding import Finding
-from bilevel.results.findings.motion import constant_losses, x_does_not_move
-from bilevel.results.findings.noise import lucky_best, noisy_end, unsteady_end
 from bilevel.results.findings.overfitting import overfitting
 from bilevel.results.findings.weights import collapsed_weights, cycling_weights, weights_off
 
@@ -34,18 +40,18 @@ CHECKS = (
     unsteady_end,
     lucky_best,
 )
-EXPLAINED_BY = {  # a finding that is but the consequence of another is left out beside it
+EXPLAINED_BY = {  # a finding that only follows from another is left out
     "rising loss": {"x does not move"},
     "weights off": {"cycling weights", "collapsed weights", "constant losses", "rising loss"},
     "still falling": {"rising loss", "x does not move"},
-    "noisy end": {"overfitting"},  # the average iterate, too, has learnt the validation rows by heart
+    "noisy end": {"overfitting"},  # the average iterate has overfitted as well
     "unsteady end": {"rising loss", "cycling weights"},
     "lucky best": {"rising loss", "cycling weights", "overfitting", "unsteady end"},
 }
 
 
 def found(result: Result) -> tuple[Finding, ...]:
-    """All findings that need no computation on the problem; none where nothing is wrong."""
+    """All findings that need no computation on the problem; empty where nothing is wrong."""
     own = [found for check in CHECKS if (found := check(result)) is not None]
     kinds = {found.kind for found in own}
     return tuple(found for found in own if not kinds & EXPLAINED_BY.get(found.kind, set()))

@@ -1,4 +1,4 @@
-"""A loss that is low on the rows that x was fitted to, and on others is not."""
+"""Overfitting: a loss that is low on the rows that x was fitted to, and not on others."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bilevel.results.findings.curve import ENOUGH, middle_of_three
-from bilevel.results.findings.finding import Finding
+from bilevel.results.findings.finding import ENOUGH, Finding, middle_of_three
 from bilevel.results.history import column_names
 
 if TYPE_CHECKING:
     from bilevel.results.result import Result
 
-TIMES = 1.5  # far above: so many times the loss on validation rows, if the gap is also
-SHARE = 0.05  # this share of what was gained there; or
-NOT_GAINED = 0.3  # this share alone
-CHANCE = 0.01  # of so many tasks that are worse on other rows, if rows were all that differ
-ERRORS = 2.5  # standard errors of the gap
-SPREAD = 3.0  # a row's loss deviates by about so many mean losses where few rows make most of it; theirs are not kept
-RISE = 0.1  # a loss has risen where it has by this share of what it had gained, and
-RISE_OF_LOSS = 0.1  # by this share of itself, and
-RISE_OF_NOISE = 3.0  # by so many standard deviations of its last evaluations, and
-RISE_OF_ROWS = 1.5  # by so many times what a loss is over the square root of its rows: the lowest of many is also luck
-CONVERGED = 5  # evaluations are enough of a run that converged: its end is known, not guessed from a curve
+# The loss on other rows is far above that on validation rows if the gap is `NOT_GAINED` of what was gained there, or if
+# it is `TIMES` as large and the gap is `SHARE` of the gain.
+TIMES, SHARE, NOT_GAINED = 1.5, 0.05, 0.3
+CHANCE = 0.01  # p-value below which too many tasks are worse on other rows
+ERRORS = 2.5  # standard errors above which a gap is no noise
+SPREAD = 3.0  # assumed standard deviation of a row's loss, in mean losses: losses row by row are not kept
+# A loss has risen if the rise exceeds all of these: shares of what it had gained and of itself, standard deviations of
+# its last evaluations, and multiples of loss / sqrt(rows), since the lowest of many evaluations is also luck.
+RISE, RISE_OF_LOSS, RISE_OF_NOISE, RISE_OF_ROWS = 0.1, 0.1, 3.0, 1.5
+CONVERGED = 5  # evaluations that a converged run needs: its end is known, not guessed from a curve
 ADVICE = (  # as docs/when-it-pays.md has measured it
     "Compare with weighting=bl.weightings.Average(): with 20 rows a task min-max was not better than min-avg on new "
     "rows, and with 100 only where x was too narrow for all tasks."
@@ -32,15 +30,15 @@ ADVICE = (  # as docs/when-it-pays.md has measured it
 
 
 class HeldOut(NamedTuple):
-    """Losses on the rows that x was fitted to, and on others, at every evaluation."""
+    """Losses at every evaluation on the rows that x was fitted to, and on others."""
 
     seen: np.ndarray
     other: np.ndarray
-    role: str  # of the others
+    role: str  # of the other rows
 
 
 def held_out(result: Result) -> HeldOut | None:
-    """Selection losses beside validation losses, or test losses; None where they say nothing of overfitting."""
+    """Validation losses beside selection or else test losses; None where they say nothing about overfitting."""
     history = result.history
     role = "selection" if history.selection is not None else "test"
     losses = history.selection if role == "selection" else history.test
@@ -52,7 +50,7 @@ def held_out(result: Result) -> HeldOut | None:
 
 
 def overfitting(result: Result) -> Finding | None:
-    """The worst selection loss, or test loss without selection rows, far above the validation loss or rising."""
+    """A worst selection loss (test loss without selection rows) that is far above the validation loss, or rises."""
     own = held_out(result)
     if own is None:
         return None
@@ -61,7 +59,7 @@ def overfitting(result: Result) -> Finding | None:
     best = risen_since(own.seen.max(axis=1), own.other.max(axis=1), count)
     if best is None and not (_is_far(own.seen, own.other) and _beyond_noise(own.seen[-1], own.other[-1], rows)):
         return None
-    return _told(result, own.role, own.other, best)
+    return _describe(result, own.role, own.other, best)
 
 
 def _is_far(seen: np.ndarray, other: np.ndarray) -> bool:
@@ -73,9 +71,9 @@ def _is_far(seen: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _beyond_noise(seen: np.ndarray, other: np.ndarray, rows: tuple[np.ndarray | None, np.ndarray | None]) -> bool:
-    """Whether rows alone would hardly make such a gap: too many tasks have one, or its error is small.
+    """Whether chance in the rows hardly makes such a gap: too many tasks have one, or its standard error is small.
 
-    Tasks have rows of their own, so that without overfitting as many are better on other rows as are worse, and by as
+    Tasks have rows of their own. Without overfitting as many tasks are better on other rows as are worse, and by as
     much.
 
     Reference: Wilcoxon, "Individual comparisons by ranking methods", 1945.
@@ -85,7 +83,7 @@ def _beyond_noise(seen: np.ndarray, other: np.ndarray, rows: tuple[np.ndarray | 
     gaps = other - seen
     some = gaps[gaps != 0]
     ranked: Any = wilcoxon(some, alternative="greater") if len(some) else None
-    if ranked is not None and ranked.pvalue < CHANCE:  # by signs and sizes
+    if ranked is not None and ranked.pvalue < CHANCE:  # tests signs and sizes
         return True
     if rows[0] is None or rows[1] is None:
         return False
@@ -108,9 +106,9 @@ def _rows(result: Result, role: str) -> np.ndarray | None:
 
 
 def risen_since(seen: np.ndarray, other: np.ndarray, rows: float | None = None) -> int | None:
-    """The evaluation from which on the loss on other rows rose while that on validation rows did not; None = never.
+    """The evaluation after which the loss on other rows rose and that on validation rows did not; None = never.
 
-    `rows` is how many of them make the loss of the worst task; None = not known.
+    `rows` is the number of rows behind the worst task's loss; None = not known.
     """
     smooth = middle_of_three(other)
     best = int(smooth.argmin())
@@ -124,7 +122,7 @@ def risen_since(seen: np.ndarray, other: np.ndarray, rows: float | None = None) 
     return best if large and fell and best < len(other) - len(end) else None
 
 
-def _told(result: Result, role: str, other: np.ndarray, best: int | None) -> Finding:
+def _describe(result: Result, role: str, other: np.ndarray, best: int | None) -> Finding:
     history = result.history
     now, there = float(result.last.worst), float(other[-1].max())
     task = str(column_names(result.history, result.y.names)[int(other[-1].argmax())])
@@ -140,11 +138,11 @@ def _told(result: Result, role: str, other: np.ndarray, best: int | None) -> Fin
         words += "." if best else ": what x learnt is of no use on other rows."
         numbers |= {"began at step": step, "lowest": lowest}
     chosen = result.best.selection_worst
-    lower = min(there - 0.02 * abs(there), float(other[0].max()))  # as otherwise the best is the start
+    lower = min(there - 0.02 * abs(there), float(other[0].max()))  # otherwise the best is the start
     if role == "selection" and chosen is not None and chosen < lower:
         remedy = f"take result.best, which selection rows have chosen (it has {chosen:.4g} there)"
         numbers["best"] = chosen
-    elif role == "test":  # which are to choose nothing, not even the number of steps
+    elif role == "test":  # test rows must choose nothing, not even the number of steps
         remedy = "give selection rows (bl.split), by which result.best is then chosen"
     elif best:
         remedy = f"give about {history.step[best]} steps"

@@ -1,16 +1,33 @@
-"""What is to be drawn: the runs, their labels, and names as short texts."""
+"""What is drawn and how it looks: the runs and their labels, short names; colours, markers, letters."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
-
-from bilevel.results.plots.style import COLOURS, MARKERS
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from bilevel.results.history import History
-    from bilevel.results.iterate import Iterate
+    from bilevel.results.history import History, Iterate
+
+# Okabe and Ito, "Color universal design", 2008: distinguishable for all readers. Yellow is last, being faint on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+GREY, PALE = "#767676", "#C4C4C4"
+MARKERS = ("o", "s", "^", "D")  # used in turn when the colours repeat
+
+TITLE_SIZE, TITLE_LENGTH = 11, 96
+STYLE: dict[Any, Any] = {
+    **{"font.family": "DejaVu Sans", "font.size": 9, "axes.labelsize": 9.5, "figure.titlesize": TITLE_SIZE},
+    **{"legend.fontsize": 8.5, "xtick.labelsize": 8.5, "ytick.labelsize": 8.5, "text.usetex": False},
+    **{"axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": GREY, "axes.linewidth": 0.8},
+    **{"axes.grid": True, "axes.axisbelow": True, "grid.color": "#E8E8E8", "grid.linewidth": 0.7},
+    **{"xtick.color": "#404040", "ytick.color": "#404040", "lines.linewidth": 1.6, "lines.markersize": 4.5},
+    **{"figure.facecolor": "white", "axes.facecolor": "white", "savefig.facecolor": "white"},
+    **{"savefig.bbox": "standard", "svg.hashsalt": "bilevel"},
+    **{"pdf.fonttype": 42, "svg.fonttype": "none"},  # text stays text
+}
+DPI = 200
+MARKED_POINTS = 20  # a line with this many points or fewer shows them
+LINES = {"validation": "-", "selection": ":", "test": "--"}
 
 
 @runtime_checkable
@@ -37,7 +54,7 @@ Plottable = RunLike | Sequence[RunLike] | Sequence[Sequence[RunLike]] | Mapping[
 
 
 class Entry(NamedTuple):
-    """One thing to be drawn: runs that belong together, under one label."""
+    """One thing to draw: runs that belong together, under one label."""
 
     label: str
     runs: list[RunLike]
@@ -59,7 +76,7 @@ class Entry(NamedTuple):
 
     @property
     def held_out(self) -> list[str]:
-        """The rows besides validation rows that all runs have losses on."""
+        """The kinds of rows besides validation rows on which all runs have losses."""
         return [rows for rows in ("selection", "test") if self.has(rows)]
 
     @property
@@ -69,7 +86,7 @@ class Entry(NamedTuple):
 
 
 def read_entries(results: Plottable, labels: str | Sequence[str] | None) -> list[Entry]:
-    """The runs to be drawn, with their labels."""
+    """The runs to draw, with their labels."""
     if isinstance(results, Mapping):
         places, items = [f"results[{key!r}]" for key in results], list(results.values())
     elif isinstance(results, (list, tuple)):
@@ -100,7 +117,7 @@ def _runs(item: object, place: str) -> list[RunLike]:
 
 
 def _own_labels(runs: Sequence[Sequence[RunLike]]) -> list[str]:
-    """The solvers' names; where two are the same, with their weightings; where these are the same too, with numbers."""
+    """The solvers' names, with their weightings or else with numbers if two are the same."""
     solvers = [own[0].solver for own in runs]
     names = [s.partition("(")[0] if isinstance(s, str) else type(s).__name__ for s in solvers]
     if len(set(names)) == len(names):
@@ -112,7 +129,7 @@ def _own_labels(runs: Sequence[Sequence[RunLike]]) -> list[str]:
 
 
 def plain_text(words: str, length: int) -> str:
-    """One line of plain text: cut in the middle where it is long, dollars and leading underscores shown as they are."""
+    """One line of plain text, cut in the middle if it is long; matplotlib shows its dollars and underscores as such."""
     words = " ".join(str(words).split())
     if len(words) > length:
         words = words[: length // 2].rstrip() + "…" + words[len(words) - (length - length // 2 - 1) :].lstrip()
@@ -120,7 +137,7 @@ def plain_text(words: str, length: int) -> str:
 
 
 def short_names(names: Sequence[str], length: int) -> list[str]:
-    """Names that differ when shortened: from long ones, what all of them begin and end with is removed first."""
+    """Short names. From long ones a common beginning and end is removed first, so that they still differ."""
     if len(names) > 1 and max(map(len, names)) > length:
         head = max(0, _shared(names) - 4)  # a few letters of it stay
         tail = _shared([name[head:][::-1] for name in names])
@@ -129,5 +146,12 @@ def short_names(names: Sequence[str], length: int) -> list[str]:
 
 
 def _shared(names: Sequence[str]) -> int:
-    """How many letters all of them begin with."""
+    """The length of the common beginning."""
     return len(list(itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))))
+
+
+def line_look(colour: str, marker: str, rows: str, points: int) -> dict[str, Any]:
+    """Lines of selection rows are dotted, of test rows dashed, both hollow; the points of short lines are marked."""
+    hollow = rows != "validation"
+    look = {"color": colour, "linestyle": LINES[rows], "markerfacecolor": "white" if hollow else colour}
+    return look | {"marker": marker if points <= MARKED_POINTS else None}

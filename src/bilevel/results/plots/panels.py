@@ -1,27 +1,42 @@
-"""The panels: losses over the steps, weights over the steps, and the tasks' final losses."""
+"""The panels of a figure: losses, weights and regrets over the steps, and the tasks' final losses.
+
+Below them are the legends, and the numbers that are drawn: medians, bands, and the limits of an axis.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bilevel._core.values import one_per_task
 from bilevel.results.history import column_names
-from bilevel.results.plots.entries import Entry, short_names
-from bilevel.results.plots.legends import add_legend
-from bilevel.results.plots.numbers import log_limits, over_steps, padded, spread
-from bilevel.results.plots.style import COLOURS, MARKED_POINTS, MARKERS, PALE, line_look
+from bilevel.results.plots.entries import (
+    COLOURS,
+    GREY,
+    MARKED_POINTS,
+    MARKERS,
+    PALE,
+    Entry,
+    RunLike,
+    line_look,
+    plain_text,
+    short_names,
+)
+from bilevel.weightings.baselines import Baselines, values_of
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
 COLOURED_TASKS = 8
 ALIKE = "all tasks alike"
 NAMED_TASKS, NAMED_DOTS = 30, 90  # up to this many tasks, and dots of one kind, every task has a row with its name
-KEY_LENGTH, NAME_LENGTH = 19, 26  # letters of a task in a legend, of one in a row
+KEY_LENGTH, NAME_LENGTH, LABEL_LENGTH = 19, 26, 48  # letters of a task in a legend, of a task in a row, of a run
 READABLE_DECADES = 3  # up to this many, an axis shows 0.1, 0.2, 0.5 and not only powers of ten
+BAND = (0.1, 0.9)  # the quantiles over runs between which the band lies
 
 
 class Line(NamedTuple):
@@ -36,7 +51,7 @@ class Line(NamedTuple):
 
 
 def draw_lines(axes: Axes, lines: list[Line]) -> list[Line2D]:
-    """Losses over the steps; the handles of a legend."""
+    """Draws losses over the steps; returns the handles for a legend."""
     from matplotlib.ticker import MaxNLocator
 
     handles, seen, evaluated = [], [], set()
@@ -44,7 +59,10 @@ def draw_lines(axes: Axes, lines: list[Line]) -> list[Line2D]:
         steps, values = over_steps(line.runs, [line.of(run) for run in line.runs])
         look = line_look(line.colour, line.marker, line.rows, len(steps))
         if line.marker != MARKERS[0] and len(steps) > MARKED_POINTS:
-            look |= {"marker": line.marker, "markevery": (0.01 * (number % 10), 0.1)}  # so that markers do not coincide
+            look |= {
+                "marker": line.marker,
+                "markevery": (0.01 * (number % 10), 0.1),
+            }  # at other points than other lines
         handles.append(_curve(axes, steps, values, line.label, look))
         seen.append(values)
         evaluated.update(steps.tolist())
@@ -58,7 +76,7 @@ def draw_lines(axes: Axes, lines: list[Line]) -> list[Line2D]:
 
 
 def _curve(axes: Axes, at: np.ndarray, values: np.ndarray, label: str, look: dict[str, Any]) -> Line2D:
-    """The median over the runs, the first axis of the values, and the band around it; the handle of a legend."""
+    """Draws the median over the runs (first axis) and the band around it; returns the handle for a legend."""
     middle, low, high = spread(values)
     [handle] = axes.plot(at, middle, label=label, **look)
     if len(values) > 1:
@@ -68,7 +86,7 @@ def _curve(axes: Axes, at: np.ndarray, values: np.ndarray, label: str, look: dic
 
 
 def draw_weights(axes: Axes, entry: Entry) -> None:
-    """The weights over the steps: the heaviest in colour, by name; by rank where the tasks of the runs differ."""
+    """Draws the weights over the steps, the heaviest in colour; tasks go by rank where the runs' tasks differ."""
     names, order = _heaviest(entry)
     curves, steps = [], np.zeros(0)
     for rank in range(len(names)):
@@ -90,7 +108,7 @@ def draw_weights(axes: Axes, entry: Entry) -> None:
 
 
 def _one_line(axes: Axes, at: np.ndarray, values: np.ndarray) -> Line2D:
-    """The medians of many tasks (values: runs, tasks, evaluations) as one pale line with gaps, which is drawn fast."""
+    """Draws the medians of many tasks (values: runs, tasks, evaluations) as one pale line with gaps, which is fast."""
     middle = spread(values)[0]
     with_gaps = np.hstack([middle, np.full((len(middle), 1), np.nan)])
     look: dict[str, Any] = line_look(PALE, MARKERS[0], "validation", len(at)) | {"linewidth": 0.7}
@@ -98,9 +116,9 @@ def _one_line(axes: Axes, at: np.ndarray, values: np.ndarray) -> Line2D:
 
 
 def _heaviest(entry: Entry) -> tuple[list[str], list[np.ndarray]]:
-    """The names of the tasks, heaviest first, and their places in every run; by rank where the runs' tasks differ."""
+    """The tasks' names, heaviest first, and their places in every run; ranks where the runs' tasks differ."""
     weights, tasks = [run.last.weights for run in entry.runs], entry.tasks
-    if any(getattr(run.history, "tasks", None) is not None for run in entry.runs):  # not all tasks have columns
+    if any(getattr(run.history, "tasks", None) is not None for run in entry.runs):  # only some tasks have columns
         weights = [run.history.weights[-1] for run in entry.runs]
         tasks = [tuple(column_names(run.history, own)) for run, own in zip(entry.runs, tasks, strict=True)]
     if all(np.ptp(run.history.weights) < 1e-6 for run in entry.runs):
@@ -114,7 +132,7 @@ def _heaviest(entry: Entry) -> tuple[list[str], list[np.ndarray]]:
 
 
 def draw_tasks(axes: Axes, entries: list[Entry]) -> list[Line2D]:
-    """Every task's final loss, worst first: by name where there is room and the runs agree, otherwise by rank."""
+    """Draws every task's final loss, worst first; by name where there is room and runs share tasks, else by rank."""
     names = {own for entry in entries for own in entry.tasks}
     count = max(map(len, names))
     rows = len(names) == 1 and count <= NAMED_TASKS and count * len(entries) <= NAMED_DOTS
@@ -122,7 +140,7 @@ def draw_tasks(axes: Axes, entries: list[Entry]) -> list[Line2D]:
 
 
 def _final(entry: Entry) -> list[tuple[str, str, list[np.ndarray]]]:
-    """(label, on which rows, losses of each run); test rows where there are any, and no others held out."""
+    """(label, kind of rows, losses of each run) for validation rows, and for test rows where there are any."""
     found = [(entry.label, "validation", [run.last.losses for run in entry.runs])]
     test = [run.last.test_losses for run in entry.runs if run.last.test_losses is not None]
     if entry.has("test"):
@@ -131,7 +149,7 @@ def _final(entry: Entry) -> list[tuple[str, str, list[np.ndarray]]]:
 
 
 def _rows(axes: Axes, entries: list[Entry]) -> list[Line2D]:
-    """A row per task, in the order of the first result; test losses hollow."""
+    """Draws a row per task, in the order of the first result; test losses are hollow."""
     names = entries[0].tasks[0]
     first, _, _ = spread(np.stack([run.last.losses for run in entries[0].runs]))
     order = np.argsort(-first, kind="stable")
@@ -157,7 +175,7 @@ def _rows(axes: Axes, entries: list[Entry]) -> list[Line2D]:
 
 
 def _ranks(axes: Axes, entries: list[Entry]) -> list[Line2D]:
-    """The losses of each result in falling order; test losses dashed, in their own order."""
+    """Draws the losses of each result in falling order; test losses are dashed and in their own order."""
     from matplotlib.ticker import MaxNLocator
 
     handles, seen, count = [], [], 1
@@ -178,7 +196,7 @@ def _ranks(axes: Axes, entries: list[Entry]) -> list[Line2D]:
 
 
 def _scale(axes: Axes, which: str, values: list[np.ndarray]) -> None:
-    """A logarithmic axis where the losses span more than a decade, with plain numbers on it where these are short."""
+    """Makes an axis logarithmic where the losses span more than a decade; short numbers are shown plainly."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     axis, limits = getattr(axes, f"{which}axis"), log_limits(values)
@@ -191,3 +209,150 @@ def _scale(axes: Axes, which: str, values: list[np.ndarray]) -> None:
         axis.set_major_locator(LogLocator(subs=(1, 2, 3, 5) if decades < READABLE_DECADES / 2 else (1, 2, 5)))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(NullFormatter())
+
+
+# ------------------------------------------------------------------ regrets
+
+
+def baselines_of(entries: Sequence[Entry], given: Any) -> Baselines | None:
+    """The given baselines, or the first that a run knows, with the names of the tasks."""
+    if given is None:
+        known = (getattr(run, "baselines", None) for entry in entries for run in entry.runs)
+        return next((own for own in known if own is not None), None)
+    names = entries[0].tasks[0]
+    one_per_task("baselines", values_of(given), len(names), of="plot")
+    own = tuple(given.names) if isinstance(given, Baselines) and given.names else names
+    return Baselines(np.asarray(values_of(given), float), names=own)
+
+
+def of_same_tasks(entries: Sequence[Entry], known: Baselines | None) -> list[Entry]:
+    """The entries whose tasks have the names that these baselines have."""
+    return [] if known is None else [e for e in entries if all(own == tuple(known.names) for own in e.tasks)]
+
+
+def draw_regrets(axes: Axes, entries: Sequence[Entry], known: Baselines, single: bool) -> None:
+    """Draws the worst regret over the steps, dotted on selection rows and dashed on test rows.
+
+    The legend of a single run names the task with the worst regret at the end.
+    """
+    lines = [
+        Line(
+            _regret_label(entry, rows, known, single),
+            entry.runs,
+            _worst_regret(rows, known),
+            entry.colour,
+            entry.marker,
+            rows,
+        )
+        for entry in entries
+        for rows in ("validation", *entry.held_out)
+    ]
+    handles = draw_lines(axes, lines)
+    axes.set_ylabel("worst regret")
+    if single:
+        add_legend(axes, handles, [line.label for line in lines])
+
+
+def _regret_label(entry: Entry, rows: str, known: Baselines, single: bool) -> str:
+    if len(entry.runs) > 1 or not single:
+        return rows if single else f"{entry.label} ({rows})"
+    task = known.worst_regret(entry.runs[0].history[rows][-1]).task
+    return f"{rows}: {plain_text(task, KEY_LENGTH)}"
+
+
+def _worst_regret(rows: str, known: Baselines) -> Any:
+    """A function from a run to its worst regret at every evaluation."""
+
+    def of(run: RunLike) -> np.ndarray:
+        return np.array([known.worst_regret(losses).value for losses in run.history[rows]])
+
+    return of
+
+
+# ------------------------------------------------------------------ legends
+
+
+def comparison_key(entries: list[Entry]) -> tuple[list[Artist], list[str]]:
+    """The handles and names of a legend for all panels."""
+    from matplotlib.lines import Line2D
+
+    handles: list[Artist] = []
+    for entry in entries:
+        marker = entry.marker if entry.marker != MARKERS[0] else None
+        handles.append(Line2D([], [], color=entry.colour, marker=marker, linewidth=2.2))
+    names = [plain_text(entry.label, LABEL_LENGTH) for entry in entries]
+    held_out = [rows for rows in ("selection", "test") if any(entry.has(rows) for entry in entries)]
+    if held_out:
+        handles += [Line2D([], [], **line_look(GREY, MARKERS[0], rows, 1)) for rows in ("validation", *held_out)]
+        names += ["validation", *held_out]
+    if any(len(entry.runs) > 1 for entry in entries):
+        handles, names = [*handles, band_handle()], [*names, band_name(entries)]
+    return handles, names
+
+
+def band_handle() -> Artist:
+    """The patch that represents the band over runs in a legend."""
+    from matplotlib.patches import Patch
+
+    return Patch(facecolor=GREY, alpha=0.3, linewidth=0)
+
+
+def band_name(entries: list[Entry]) -> str:
+    """The name of the band over runs in a legend."""
+    counts = {len(entry.runs) for entry in entries}
+    return f"{BAND[0]:.0%} to {BAND[1]:.0%} of {f'{counts.pop()} ' if len(counts) == 1 else ''}runs"
+
+
+def add_legend(axes: Axes, handles: Sequence[Artist], names: list[str], room: int = 58) -> None:
+    """A legend above its panel, where it covers nothing."""
+    axes.legend(**in_columns(handles, names, room), loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
+
+
+def in_columns(handles: Sequence[Artist], names: list[str], room: int) -> dict[str, Any]:
+    """Arguments of a legend with as many columns as there is room for (in letters)."""
+    lengths = [len(name) + 9 for name in names]  # with the handle
+    columns = len(names) if sum(lengths) <= room else max(1, room // max(lengths))
+    shape = {"ncols": columns, "frameon": False, "columnspacing": 1.4, "handlelength": 2.2}
+    return {"handles": handles, "labels": names, **shape}
+
+
+# ------------------------------------------------------------------ numbers
+
+
+def over_steps(runs: Sequence[Any], values: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(steps, values): a row per run at all steps where any was evaluated; a run that ended keeps its last value."""
+    steps = np.unique(np.concatenate([run.history.step for run in runs]))
+    rows = [np.interp(steps, run.history.step, np.asarray(own, float)) for run, own in zip(runs, values, strict=True)]
+    return steps, np.stack(rows)
+
+
+def spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The median and the ends of the band over the first axis; numbers that are not finite do not count."""
+    known = np.where(np.isfinite(values), values, np.nan)
+    gaps = np.isnan(known).any(axis=0)
+    if len(known) == 1:
+        return known[0], known[0], known[0]
+    quantiles = (BAND[0], 0.5, BAND[1])
+    low, middle, high = np.quantile(np.where(gaps, 0.0, known), quantiles, axis=0)
+    for i in zip(*np.nonzero(gaps), strict=True):  # nanquantile loops as well, and over all columns
+        own = known[:, *i]
+        own = own[~np.isnan(own)]
+        low[i], middle[i], high[i] = np.quantile(own, quantiles) if own.size else (np.nan,) * 3
+    return middle, low, high
+
+
+def padded(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Rows of unequal length, stacked and filled up with NaN."""
+    stacked = np.full((len(rows), max(map(len, rows))), np.nan)
+    for row, values in zip(stacked, rows, strict=True):
+        row[: len(values)] = values
+    return stacked
+
+
+def log_limits(values: Sequence[np.ndarray]) -> tuple[float, float] | None:
+    """The smallest and the largest loss; None unless they are positive and more than a factor of ten apart."""
+    flat = np.concatenate([np.ravel(v) for v in values])
+    flat = flat[np.isfinite(flat)]
+    if flat.size == 0 or flat.min() <= 0 or flat.max() <= 10 * flat.min():
+        return None
+    return float(flat.min()), float(flat.max())
