@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from bilevel.estimators import RobustKernelRegressor, RobustRepresentationClassifier, RobustRepresentationRegressor
-from bilevel.estimators.heads import TaskRows
-from bilevel.estimators.logistic import matrix
+from bilevel.estimators.heads import TaskRows, penalty_matrix
 
 STEPS = {"max_iter": 12, "random_state": 0}
 
@@ -75,7 +74,7 @@ def test_heads_are_fitted_to_all_rows_of_their_task_and_transform_is_what_they_s
         own = task == name
         target = (value[own] - model.target_centre_) / model.target_scale_
         A, c = np.column_stack([features[own], np.ones(own.sum())]), model.centre_[:, 0]
-        P = matrix(model.penalty_, c) * model.usual_  # strength counts in rows: the more of its own, the less it is
+        P = penalty_matrix(model.penalty_, c) * model.usual_  # summed over rows: n * usual / n
         y = np.linalg.solve(A.T @ A + P, A.T @ target + P @ c)
         np.testing.assert_allclose(model.heads_[name].weights[:, 0], y[:-1], rtol=1e-5, atol=1e-7)
         expected = model.target_centre_ + model.target_scale_ * (A @ y)

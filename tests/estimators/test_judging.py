@@ -8,10 +8,10 @@ import pytest
 
 from bilevel.estimators.heads import Head
 from bilevel.estimators.judging import Judge, criterion
-from bilevel.estimators.rows import Rows
+from bilevel.estimators.rows import WeightedRows
 
 PART = np.array([0, 0, 1, 2, 0, 1, 1, 2])
-ROWS = Rows(np.arange(8), np.repeat([0, 1], 4), np.arange(8.0), np.ones(8), PART)
+ROWS = WeightedRows(np.arange(8), np.repeat([0, 1], 4), np.arange(8.0), np.ones(8), PART)
 
 
 WORST, MEAN = 0.0, 1.0  # the share of the tasks that count

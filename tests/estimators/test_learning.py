@@ -9,7 +9,7 @@ from bilevel.estimators import learning, networks
 from bilevel.estimators.learning import Falling, Learner
 from bilevel.estimators.networks import Shared
 from bilevel.estimators.objectives import cross_entropy, head_losses
-from bilevel.estimators.rows import Rows
+from bilevel.estimators.rows import WeightedRows
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.problem.task import Task
@@ -21,7 +21,9 @@ def learner(sizes=SIZES):
     rng = np.random.default_rng(0)
     n = sum(sizes)
     X, task = rng.normal(size=(n, 3)), np.repeat([0, 1], sizes)
-    rows = Rows(np.arange(n), task, np.arange(n, dtype=np.int32) % 3, rng.integers(1, 4, n) * 1.0, np.arange(n) % 3)
+    rows = WeightedRows(
+        np.arange(n), task, np.arange(n, dtype=np.int32) % 3, rng.integers(1, 4, n) * 1.0, np.arange(n) % 3
+    )
     shared = Shared(*networks.dense(3, (5,), 0), centre=X.mean(axis=0), scale=X.std(axis=0))
     return Learner(X, rows, ["a", "b"], np.ones((2, 3), bool), shared, np.log([0.1] * 4), None, 1.0)
 

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from bilevel.estimators import networks
-from bilevel.estimators.networks import BLOCK, Shared
+from bilevel.estimators.networks import BLOCK, Shared, padded
 from bilevel.problems import MLP
 
 
@@ -73,3 +73,16 @@ def test_models_that_cannot_be_used_are_told():
         networks.model("Model", eqx.nn.Linear(3, 6, key=jax.random.key(0)), 2, 0)
     with pytest.raises(ValueError, match=r"features of shape \(\) of a row: it needs one axis"):
         networks.model("Model", eqx.nn.Linear(3, "scalar", key=jax.random.key(0)), 3, 0)
+
+
+def test_padded_sizes_are_enough_and_not_much_more():
+    sizes = {n: padded(n) for n in [*range(1, 5000), 10_001, 123_457, 999_999, 1_048_577]}
+    assert all(n <= size for n, size in sizes.items())
+    assert all(size < 2 * n for n, size in sizes.items())
+    assert all(size <= 1.25 * n for n, size in sizes.items() if n > 4096)
+    assert all(padded(size) == size for size in sizes.values())
+
+
+def test_padded_sizes_are_few():
+    assert len({padded(n) for n in range(1, 4097)}) == 13
+    assert len({padded(n) for n in range(2**19 + 1, 2**20 + 1)}) == 4

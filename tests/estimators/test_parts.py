@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from bilevel.estimators.parts import PARTS, UNKNOWN, Shares, given, parted
-from bilevel.estimators.rows import Rows
+from bilevel.estimators.rows import PARTS, UNKNOWN, Shares, WeightedRows, parted, parts_given
 
 SHARES = Shares(0.2, 0.15, smallest=20)
 
@@ -12,7 +11,7 @@ SHARES = Shares(0.2, 0.15, smallest=20)
 def table(sizes, classes=2, part=UNKNOWN):
     task = np.repeat(np.arange(len(sizes)), sizes)
     n = len(task)
-    return Rows(np.arange(n), task, np.arange(n) % classes, np.ones(n), np.full(n, part))
+    return WeightedRows(np.arange(n), task, np.arange(n) % classes, np.ones(n), np.full(n, part))
 
 
 def split(rows, tasks, **options):
@@ -59,9 +58,9 @@ def test_a_split_depends_on_the_rows_of_the_task_alone():
 
 
 def test_labels_of_parts():
-    assert given("fit", None, 2).tolist() == [UNKNOWN, UNKNOWN]
-    assert given("fit", [*PARTS], 3).tolist() == [0, 1, 2]
+    assert parts_given("fit", None, 2).tolist() == [UNKNOWN, UNKNOWN]
+    assert parts_given("fit", [*PARTS], 3).tolist() == [0, 1, 2]
     with pytest.raises(ValueError, match=r"fit\(part=...\) has 'test': it needs 'train', 'validation', 'selection'"):
-        given("fit", ["train", "test"], 2)
+        parts_given("fit", ["train", "test"], 2)
     with pytest.raises(ValueError, match=r"has shape \(2,\): it needs one label for each of 3 rows"):
-        given("fit", ["train", "train"], 3)
+        parts_given("fit", ["train", "train"], 3)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from bilevel.estimators.logistic import matrix
-from bilevel.estimators.objectives import INTERCEPT, Batch
-from bilevel.estimators.solved import Solved, SquaredLoss
+from bilevel.estimators.heads import penalty_matrix
+from bilevel.estimators.objectives import INTERCEPT, Batch, SolvedHeads, SquaredLoss
 from bilevel.problem.minmax import MinMaxProblem
 from bilevel.problem.sources import Ragged
 from bilevel.problem.task import Task
@@ -36,7 +35,9 @@ def source(role, padding):
 
 def problem(padding=0):
     rows = Batch(np.zeros((2, 1, 3)), np.zeros((2, 1)), np.ones((2, 1, 1), bool), np.ones((2, 1)), np.ones((2, 1)))
-    own = MinMaxProblem(SquaredLoss(features), [Task.stack(train=rows, validation=rows)], objective=Solved(features))
+    own = MinMaxProblem(
+        SquaredLoss(features), [Task.stack(train=rows, validation=rows)], objective=SolvedHeads(features)
+    )
     group = own.groups[0].__class__(
         **vars(own.groups[0]) | {"train": source(0, padding), "validation": source(1, padding)}
     )
@@ -57,7 +58,7 @@ def x():
 def test_heads_are_those_of_ridge(x):
     """A penalty for each feature is one for all, of features divided by its root."""
     own = problem()
-    _, heads = own.each(lambda task: Solved(features).solution(task, x)).groups[0]
+    _, heads = own.each(lambda task: SolvedHeads(features).solution(task, x)).groups[0]
     p = np.exp(np.asarray(x["penalty"][3:]))
     for task, rows in ((0, slice(0, 30)), (1, slice(30, 50))):
         batch = jax.tree.map(lambda a, rows=rows: np.asarray(a)[rows], own.groups[0].train.data)
@@ -72,9 +73,9 @@ def test_heads_are_those_of_ridge(x):
 def test_heads_go_from_the_centre(x):
     """With z = y - c and targets less what the centre says, it is ridge again, with the penalty of heads in files."""
     own, centre = problem(), jnp.arange(1.0, 6.0)[:, None]
-    _, heads = own.each(lambda task: Solved(features).solution(task, x | {"centre": centre})).groups[0]
+    _, heads = own.each(lambda task: SolvedHeads(features).solution(task, x | {"centre": centre})).groups[0]
     p = np.exp(np.asarray(jnp.append(x["penalty"][3:], x["penalty"][:2])))
-    P = matrix(p, np.arange(1.0, 6.0))
+    P = penalty_matrix(p, np.arange(1.0, 6.0))
     for task, rows in ((0, slice(0, 30)), (1, slice(30, 50))):
         batch = jax.tree.map(lambda a, rows=rows: np.asarray(a)[rows], own.groups[0].train.data)
         phi = np.column_stack([features(x["network"], batch.inputs), np.ones(len(batch.target))])

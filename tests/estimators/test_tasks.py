@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bilevel.estimators.estimator import heads_of, joined, numbered
 from bilevel.estimators.heads import Head
-from bilevel.estimators.tasks import heads_of, joined, numbered
 
 HEADS = {name: Head(np.zeros((1, 1)), np.zeros(1), np.empty(0)) for name in ("north", "south")}
 

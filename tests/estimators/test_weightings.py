@@ -4,8 +4,8 @@ import jax
 import pytest
 
 import bilevel as bl
+from bilevel.estimators.fitting import weighting_of
 from bilevel.estimators.learning import with_rate
-from bilevel.estimators.weightings import weighting_of
 
 
 def test_average_and_worst_are_one_program():

@@ -1,8 +1,8 @@
-"""Estimators with scikit-learn's conventions: a model for many tasks that is judged by the worst of them.
+"""Estimators with scikit-learn's conventions: one model for many tasks, judged by the worst of them.
 
-`fit(X, y, task=...)` takes the task of each row beside its target, as scikit-learn's metadata: through a pipeline, a
-search or a cross-validation it is routed by `model.set_fit_request(task=True)` and the like. They need scikit-learn
-1.6 or newer, `pip install "bilevel[sklearn]"`, which is imported with the first of them that is used.
+`fit(X, y, task=...)` takes the task of each row beside its target, as scikit-learn's metadata. A pipeline, a search or
+a cross-validation passes it on after `model.set_fit_request(task=True)` and the like. The estimators need scikit-learn
+1.6 or newer, `pip install "bilevel[sklearn]"`, which is imported when the first of them is used.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bilevel.estimators.columns import column_transformer
-    from bilevel.estimators.kernel import RobustKernelClassifier, RobustKernelRegressor
-    from bilevel.estimators.loading import load
-    from bilevel.estimators.representation import RobustRepresentationClassifier, RobustRepresentationRegressor
+    from bilevel.estimators.models import (
+        RobustKernelClassifier,
+        RobustKernelRegressor,
+        RobustRepresentationClassifier,
+        RobustRepresentationRegressor,
+        load,
+    )
 
 __all__ = [
     "RobustKernelClassifier",
@@ -25,14 +29,7 @@ __all__ = [
     "load",
 ]
 
-_MODULE_OF = {
-    "RobustKernelClassifier": "kernel",
-    "RobustKernelRegressor": "kernel",
-    "RobustRepresentationClassifier": "representation",
-    "RobustRepresentationRegressor": "representation",
-    "column_transformer": "columns",
-    "load": "loading",
-}
+_MODULE_OF = {name: "columns" if name == "column_transformer" else "models" for name in __all__}
 
 
 def __getattr__(name: str) -> object:

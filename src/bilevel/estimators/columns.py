@@ -1,4 +1,4 @@
-"""A table of numbers, categories and missing values as numbers for estimators, by scikit-learn's own parts."""
+"""Turns a table with categories and missing values into numbers for estimators, by scikit-learn's transformers."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ NUMBERS = "biuf"
 def column_transformer(
     table: Any, exclude: Sequence[str] = (), categories: Sequence[str] = (), most: int = 20
 ) -> ColumnTransformer:
-    """What makes numbers of a table: to be fitted on training rows, for instance as the first step of a pipeline.
+    """A transformer that turns a table into numbers. Fit it on training rows, for instance as a pipeline's first step.
 
-    - numbers: missing ones become the median, and a column beside says where they were;
-    - categories (text, truth values, pandas categories): one column each, at most `most`, of which the last stands for
-      all rarer ones; missing is a category, and one that was not there before counts as rare, or as none.
+    - numbers: a missing value becomes the median, and an additional column marks it;
+    - categories (text, truth values, pandas categories): each category has a column, at most `most`, and the last one
+      stands for all rarer categories. Missing is a category. An unknown category counts as rare, or as none.
 
     Estimators standardise by themselves.
 
     Args:
-        table: a DataFrame of pandas, from which types are read and which is not kept.
-        exclude: columns that are left out, such as the target and the task.
+        table: a DataFrame of pandas. Types are read from it; it is not kept.
+        exclude: columns to leave out, such as the target and the task.
         categories: columns of numbers that are categories.
-        most: columns for the categories of one column.
+        most: how many columns the categories of one column may have.
 
     Raises:
-        ValueError: a column has no value at all, or a type that is neither; it is named.
+        ValueError: a column has no value at all, or is neither numbers nor categories; the message names it.
 
     >>> import pandas
     >>> table = pandas.DataFrame({"age": [30.0, None, 50.0], "sex": ["f", "m", None], "ill": [0, 1, 1]})
@@ -73,7 +73,7 @@ def column_transformer(
 
 
 def _kind(where: str, name: object, column: Any, category: bool) -> str:
-    """What a column is, a "number" or a "category"."""
+    """The kind of a column: "number" or "category"."""
     kind = getattr(column.dtype, "kind", "O")
     if category or kind in "OSUTb" or str(column.dtype) in ("category", "string", "str", "boolean"):
         return "category"
@@ -86,12 +86,12 @@ def _kind(where: str, name: object, column: Any, category: bool) -> str:
 
 
 def _as_floats() -> FunctionTransformer:
-    """Numbers that pandas keeps with a mask of their own become NaN where they are missing."""
+    """Turns missing values of pandas's masked types into NaN."""
     return FunctionTransformer(floats, feature_names_out="one-to-one")
 
 
 def _as_text() -> FunctionTransformer:
-    """Categories as text, so that 1, True and "1" of different files are what they look like."""
+    """Turns categories into text, so that 1 and "1" of different files are the same."""
     return FunctionTransformer(texts, feature_names_out="one-to-one")
 
 
@@ -101,5 +101,5 @@ def floats(table: Any) -> Any:
 
 
 def texts(table: Any) -> Any:
-    """A table of categories as text, with "missing" for what is not there."""
+    """A table of categories as text, with "missing" for missing values."""
     return table.astype("object").where(table.notna(), "missing").astype(str)

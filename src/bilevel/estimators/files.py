@@ -1,8 +1,8 @@
-"""A fitted estimator in one file: arrays in the safetensors format, all else as JSON in its metadata; no pickle.
+"""Saves a fitted estimator to one file: arrays in the safetensors format, the rest as JSON in its metadata; no pickle.
 
-The arrays are `centre` and `scale` of the columns, `penalty`, `network/...`, `heads/centre` where heads have one,
-`heads/0/weights`, `heads/0/intercept`, and those of the run under `result/`. A file is not trusted: what it says is
-looked at before anything is made of it.
+The arrays are `centre` and `scale` of the columns, `penalty`, `network/...`, `heads/centre` if heads have one,
+`heads/0/weights`, `heads/0/intercept`, and so on, and those of the run below `result/`. Files are not trusted: their
+content is checked before it is used.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from bilevel.estimators.networks import Shared
 from bilevel.results import pytree_json, storage
 
 if TYPE_CHECKING:
-    from bilevel.estimators.base import Robust
+    from bilevel.estimators.estimator import Robust
 
     Fitted = TypeVar("Fitted", bound=Robust)
 
 KIND = Kind("bilevel.estimator", reader="load", writer="save", version=3)
-LABELS = {"U": str, "O": str, "b": bool, "i": int, "u": int, "f": float}  # kinds of labels, as JSON has them
+LABELS = {"U": str, "O": str, "b": bool, "i": int, "u": int, "f": float}  # kinds of labels, and their types in JSON
 
 
 def save(estimator: Robust, path: FilePath) -> None:
-    """Writes a fitted estimator; a file that is there is replaced at once or, if anything fails, not at all."""
+    """Writes a fitted estimator. An existing file is replaced in one step, or not at all if anything fails."""
     target = target_file(path, f"save({str(path)!r})")
     shared, heads = estimator.shared_, list(estimator.heads_.values())
     structure = pytree_json.describe(shared.x)
@@ -50,7 +50,7 @@ def save(estimator: Robust, path: FilePath) -> None:
         "columns": estimator.n_features_in_,
         "names": list(getattr(estimator, "feature_names_in_", [])),
         "tasks": labels_stored("tasks_", np.array(list(estimator.heads_))),
-        "judged": len(estimator.task_losses_),  # the first of the tasks; others were added later
+        "judged": len(estimator.task_losses_),  # the first tasks; the others were added by `adapt`
         "n_iter": estimator.n_iter_,
         "usual": estimator.usual_,
         "confidence": estimator.confidence_,
@@ -82,7 +82,7 @@ def load(kind: type[Fitted], path: FilePath, given: Mapping[str, Any]) -> Fitted
 
 
 def class_of(path: FilePath) -> str:
-    """The name of the class of an estimator in a file."""
+    """The name of the class of the estimator in a file."""
     document, _ = array_files.read(path, KIND)
     return Fields(document, f"load({str(path)!r})").text("class")
 
@@ -91,7 +91,7 @@ def class_of(path: FilePath) -> str:
 
 
 def _stored(value: Any) -> Any:
-    """A parameter as JSON; an object as its text, which says what it was."""
+    """A parameter as JSON; an object becomes its repr, which messages show."""
     if isinstance(value, (tuple, list)):
         return [_stored(item) for item in value]
     if isinstance(value, np.generic):
@@ -127,7 +127,7 @@ def labels_stored(name: str, labels: np.ndarray) -> dict[str, Any]:
 
 
 def labels_restored(fields: Fields, name: str) -> np.ndarray:
-    """The same from a file: different ones, at least one."""
+    """Labels from a file: one or more, all different."""
     own = Fields(fields.mapping(name), f"{fields.where}: {name}")
     values = own.items("labels")
     try:
@@ -142,7 +142,7 @@ def labels_restored(fields: Fields, name: str) -> np.ndarray:
     return labels
 
 
-# ------------------------------------------------------------------ what was fitted
+# ------------------------------------------------------------------ fitted attributes
 
 
 def _restore(estimator: Robust, fields: Fields, arrays: Arrays) -> None:
@@ -195,7 +195,7 @@ def _restore_result(estimator: Robust, fields: Fields, arrays: Arrays, network: 
         return
     own = {name.removeprefix("result/"): a for name, a in arrays.items() if name.startswith("result/")}
     example = None
-    if getattr(estimator, "network", None) is not None:  # whose structure a file cannot hold
+    if getattr(estimator, "network", None) is not None:  # a file cannot hold the structure of a user's model
         example = {"network": network, "penalty": own.get("last/x/penalty", np.zeros(1))}
         example |= {"centre": own["last/x/centre"]} if "last/x/centre" in own else {}
     estimator.result_ = storage.restored(document, own, f"{fields.where}: its result", example, None)
@@ -209,7 +209,7 @@ class _Take:
         self.fields, self.arrays = fields, arrays
 
     def array(self, name: str, shape: tuple[int, ...], finite: bool = True) -> np.ndarray:
-        """Numbers of this shape."""
+        """An array of this shape."""
         found = self.arrays.get(name)
         fits = found is not None and found.shape == shape and found.dtype == np.float64
         if found is None or not fits or (finite and not np.all(np.isfinite(found))):
@@ -220,7 +220,7 @@ class _Take:
         return found
 
     def sizes(self, layers: tuple[int, ...]) -> None:
-        """A ValueError where a network of these layers would be larger than the file: it is not even begun."""
+        """Raises a ValueError, before anything is allocated, if a network of these layers is larger than the file."""
         held = sum(array.size for array in self.arrays.values())
         if any(inputs * outputs > held for inputs, outputs in itertools.pairwise(layers)):
             raise ValueError(
@@ -229,7 +229,7 @@ class _Take:
             )
 
     def structure(self, example: Any) -> None:
-        """A ValueError unless the numbers of the network have the structure and shapes of an example."""
+        """Raises a ValueError unless the arrays of the network have the structure and shapes of an example."""
         stored = self.fields.take("network", lambda _: True, "a structure")
         try:
             paths = pytree_json.checked_paths(stored)

@@ -1,4 +1,9 @@
-"""How an estimator is fitted: a start, a run that learns what is shared, and heads that are fitted to the end."""
+"""How an estimator is fitted: an initial point, a run that learns what tasks share, and heads fitted to convergence.
+
+The centre of the heads is one head for the rows of all tasks, from which each task's own head departs. It starts as the
+fit to all training rows, with the penalty q that is best on validation rows. The run learns it with the network. In the
+end it is fitted to all rows, with the same q on its distance from what the run learnt.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +14,28 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bilevel.estimators.centres import Pooled, alone
+from bilevel._core import values
 from bilevel.estimators.heads import Head, TaskRows
 from bilevel.estimators.judging import CENTRED, FACTORS, Judge
-from bilevel.estimators.learning import FOLDS, Learner, Learnt, Settings
-from bilevel.estimators.networks import Shared, Start
-from bilevel.estimators.objectives import strengths
-from bilevel.estimators.parts import PARTS, UNKNOWN, Shares, parted
-from bilevel.estimators.rows import Rows
-from bilevel.estimators.scaling import standard
-from bilevel.estimators.weightings import share_of, weighting_of
+from bilevel.estimators.learning import EVALUATED, FOLDS, Learner, Learnt, RunSettings
+from bilevel.estimators.networks import InitialNetwork, Shared
+from bilevel.estimators.objectives import INTERCEPT, strengths
+from bilevel.estimators.rows import PARTS, UNKNOWN, Shares, WeightedRows, parted, standard
+from bilevel.weightings.base import Weighting
+from bilevel.weightings.cvar import CVaR
 from bilevel.weightings.folds import Folds
+from bilevel.weightings.regret import Regret
+from bilevel.weightings.shrunk import Shrunk
 
-FEW, ROWS = 3.0, 10.0  # that take a head half the way from the centre to its own fit, as it starts
+FEW, ROWS = 3.0, 10.0  # rows that take a head half the way from the centre to its own fit, with the initial penalty
+PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+UNSCALED = 1e6  # q for a head that may not be the centre on another scale
+MOST = 20_000  # rows that a centre is fitted to at most
+NAMES = ("min-max", "min-avg", "regret")
 
 
-class Target(NamedTuple):
-    """What a row's target became: a number for the learner, what heads are fitted to, and what tasks can be learnt."""
+class LearningTarget(NamedTuple):
+    """Targets as the run learns them, and what follows from them for each task."""
 
     learnt: np.ndarray  # of each row
     known: np.ndarray  # which columns of heads each task has; one for regression
@@ -34,9 +44,9 @@ class Target(NamedTuple):
 
 
 class Fitting(abc.ABC):
-    """What is fitted, and in which order."""
+    """The steps of a fit, and their order."""
 
-    # Parameters that all have.
+    # Parameters that all estimators have.
     weighting: Any
     centre: bool
     linear: bool
@@ -53,40 +63,40 @@ class Fitting(abc.ABC):
     verbose: bool
 
     _stratify = False
-    _factors = FACTORS  # of the penalty, that are tried in the end
-    _least = 0.0  # how much the worst tasks count where differences between tasks may all be noise: see `judging`
+    _factors = FACTORS  # of the penalty: the candidates after the run
+    _least = 0.0  # how much the worst tasks count if all differences between tasks may be noise: see `judging`
     _penalty_per_feature = False
-    _plain_penalty = 1e-2  # as it starts, without a centre
+    _plain_penalty = 1e-2  # the initial one without a centre
 
     # ------------------------------------------------------------------ what differs
 
     @abc.abstractmethod
-    def _start(self, columns: int, seed: int) -> Start:
-        """The network."""
+    def _start(self, columns: int, seed: int) -> InitialNetwork:
+        """The initial network."""
 
     @abc.abstractmethod
     def _sizes(self) -> tuple[int, ...]:
-        """The sizes of the layers behind the inputs, where parameters say so."""
+        """The sizes of the layers after the inputs, if the parameters name them."""
 
     @abc.abstractmethod
-    def _learn(self, learner: Learner, settings: Settings) -> Learnt:
+    def _learn(self, learner: Learner, settings: RunSettings) -> Learnt:
         """Learns what is shared."""
 
     @abc.abstractmethod
     def _encode(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """The targets of all rows as numbers, class by class where they are labels."""
+        """The targets of all rows as numbers; labels become numbers of classes."""
 
     @abc.abstractmethod
-    def _prepare(self, rows: Rows, count: int) -> Target:
-        """The targets of the rows of `count` tasks, as they are learnt."""
+    def _prepare(self, rows: WeightedRows, count: int) -> LearningTarget:
+        """The targets of the rows of `count` tasks, as the run learns them."""
 
     @abc.abstractmethod
     def _head(self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None) -> Head:
-        """A head for the rows of one task, towards a centre; their targets are those of `_encode`."""
+        """Fits a head to the rows of one task, towards a centre; targets are those of `_encode`."""
 
     @abc.abstractmethod
     def _pool(self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None, known: np.ndarray) -> np.ndarray:
-        """One head for rows of all tasks, as a centre; `known` says which columns the task of each row has."""
+        """Fits one head to rows of all tasks, as a centre; `known` says which columns the task of each row has."""
 
     @abc.abstractmethod
     def _as_head(self, centre: np.ndarray) -> Head:
@@ -107,7 +117,7 @@ class Fitting(abc.ABC):
 
     # ------------------------------------------------------------------ fitting
 
-    def _fit_rows(self, owner: str, X: np.ndarray, rows: Rows, labels: np.ndarray, seed: int) -> None:
+    def _fit_rows(self, owner: str, X: np.ndarray, rows: WeightedRows, labels: np.ndarray, seed: int) -> None:
         target = self._prepare(rows, len(labels))
         crossed = self.cross_fit and bool(np.all(rows.part == UNKNOWN))
         validation = (1 - self.selection_fraction) / FOLDS if crossed else self.validation_fraction
@@ -129,9 +139,9 @@ class Fitting(abc.ABC):
         self.heads_ = {label: self._own_head(own) for label, own in zip(labels.tolist(), every, strict=True)}
 
     def _learn_shared(
-        self, X: np.ndarray, rows: Rows, target: Target, labels: np.ndarray, crossed: bool, seed: int
+        self, X: np.ndarray, rows: WeightedRows, target: LearningTarget, labels: np.ndarray, crossed: bool, seed: int
     ) -> tuple[Learnt, np.ndarray]:
-        """From the tasks that learn; with each task's loss on selection rows."""
+        """Learns from these tasks; returns what was learnt and each task's loss on selection rows."""
         known, pooled = target.known, None
         centred = self.centre and target.aligned and len(known) > 1
         if centred:
@@ -151,9 +161,18 @@ class Fitting(abc.ABC):
         return learnt, self._settle(X, rows, learnt, pooled, crossed, settings.baseline)
 
     def _settle(
-        self, X: np.ndarray, rows: Rows, learnt: Learnt, pooled: Pooled | None, crossed: bool, baseline: np.ndarray
+        self,
+        X: np.ndarray,
+        rows: WeightedRows,
+        learnt: Learnt,
+        pooled: Pooled | None,
+        crossed: bool,
+        baseline: np.ndarray,
     ) -> np.ndarray:
-        """Takes what was learnt; returns each task's loss on selection rows. The centre is then that of all rows."""
+        """Takes over what was learnt, chooses penalties and confidence, and fits the centre to all rows.
+
+        Returns each task's loss on selection rows.
+        """
         self.shared_ = self.shared_._replace(x=learnt.x["network"])
         self._strengths(np.asarray(learnt.x["penalty"], np.float64))
         factors = self._factors
@@ -163,7 +182,7 @@ class Fitting(abc.ABC):
             self.centre_ = pooled.fitted(self, rows.part != PARTS.index("selection")).centre
             factors = CENTRED
         judge = Judge(X, rows, self._own_head, self._features, self._losses, least=self._least)
-        if crossed or pooled is not None:  # what is shared has seen all but selection rows, which are few
+        if crossed or pooled is not None:  # only selection rows, which are few, are new to what is shared
             judge = judge._replace(train=("train", "validation"), held_out=("selection",))
         judged = judge.judged(learnt.weights, factors, share_of(self.weighting), baseline)
         self.penalty_, self.confidence_ = judged.factor * self.penalty_, judged.confidence
@@ -172,12 +191,12 @@ class Fitting(abc.ABC):
         return judged.losses
 
     def _own_head(self, rows: TaskRows, factor: float = 1.0) -> Head:
-        """Of one task, towards the centre: the nearer, the fewer rows it has."""
+        """The head of one task: the fewer rows it has, the nearer to the centre."""
         share = 1.0 if self.centre_ is None else self.usual_ / len(rows.place)
         return self._head(rows, factor * share * self.penalty_, self.centre_).scaled(self.confidence_)
 
     def _strengths(self, logarithms: np.ndarray) -> None:
-        """`penalty_`, of each feature that is there, of the intercept and of the scale."""
+        """Sets `penalty_`: of each feature that is used, of the intercept and of the scale."""
         shared = self.shared_
         x = {"penalty": logarithms, **({} if self.centre_ is None else {"centre": None})}
         self.penalty_ = np.asarray(strengths(x, shared.made, shared.linear), np.float64)[
@@ -185,6 +204,7 @@ class Fitting(abc.ABC):
         ]
 
     def _keep(self, labels: np.ndarray, learns: np.ndarray, learnt: Learnt | None, found: np.ndarray) -> None:
+        """Sets the attributes that say how the fit went."""
         result = None if learnt is None else learnt.result
         self.tasks_ = labels
         self.result_ = result
@@ -198,7 +218,7 @@ class Fitting(abc.ABC):
         self.worst_task_ = None if result is None else labels.tolist()[int(np.nanargmax(losses))]
 
     def _penalties(self, centred: bool) -> np.ndarray:
-        """Logarithms, as they start: of the intercept, of the scale, of inputs, and of other features."""
+        """The initial logarithms: of the intercept, of the scale, of inputs, and of other features."""
         features = self.shared_.made - self.shared_.linear if self._penalty_per_feature else 1
         if self.penalty is not None:
             return np.full(3 + features, np.log(self.penalty))
@@ -206,14 +226,126 @@ class Fitting(abc.ABC):
             return np.full(3 + features, np.log(self._plain_penalty))
         return np.log(np.array([FEW, FEW, *[ROWS] * (1 + features)]) / self.usual_)
 
-    def _settings(self, count: int, seed: int, X: np.ndarray, rows: Rows, folds: int) -> Settings:
+    def _settings(self, count: int, seed: int, X: np.ndarray, rows: WeightedRows, folds: int) -> RunSettings:
         baseline = errors = None
         if self.weighting == "regret" or (self.shrink and count > 1):
             baseline, errors = alone(self, X, rows, regret=self.weighting == "regret")
-            errors = errors / folds**0.5  # as many times as many rows validate
+            errors = errors / folds**0.5  # `folds` times as many rows validate in the run
         weighting = weighting_of(type(self).__name__, self.weighting, count, baseline, errors if self.shrink else None)
         batch = getattr(self, "batch_size", None)
         baseline = np.zeros(count, np.float32) if baseline is None else baseline
-        return Settings(
+        return RunSettings(
             weighting, baseline, self.learning_rate, batch, self.max_iter, self.patience, seed, bool(self.verbose)
         )
+
+
+# ------------------------------------------------------------------ the centre
+
+
+class Pooled(NamedTuple):
+    """A centre, with the rows and the penalty that it is fitted with."""
+
+    X: np.ndarray
+    rows: WeightedRows
+    known: np.ndarray  # which columns each task has
+    penalty: float  # q
+    centre: np.ndarray | None
+
+    @classmethod
+    def of(cls, owner: Fitting, X: np.ndarray, rows: WeightedRows, known: np.ndarray) -> Pooled:
+        """The initial centre."""
+        train, validation = (rows.part == PARTS.index(part) for part in ("train", "validation"))
+        found = [cls(X, rows, known, q, None).fitted(owner, train) for q in PENALTIES]
+        return found[int(np.argmin([own.loss(owner, validation) for own in found]))]
+
+    def fitted(self, owner: Fitting, chosen: np.ndarray) -> Pooled:
+        """Fits the centre anew to some of the rows, towards its present value."""
+        own = self._some(chosen)
+        penalty = plain(owner.shared_.features, self.penalty)
+        fitted = owner._pool(TaskRows.of(self.X, own), penalty, self.centre, self.known[own.task])
+        return self._replace(centre=fitted)
+
+    def loss(self, owner: Fitting, chosen: np.ndarray) -> float:
+        """The mean loss over rows, where each row may have the classes of all tasks."""
+        assert self.centre is not None
+        return owner._loss(owner._as_head(self.centre), TaskRows.of(self.X, self._some(chosen)))
+
+    def _some(self, chosen: np.ndarray) -> WeightedRows:
+        numbers = np.flatnonzero(chosen)
+        return self.rows.take(numbers[:: max(1, -(-len(numbers) // MOST))])
+
+
+def plain(features: int, penalty: float) -> np.ndarray:
+    """One strength for all features, a free intercept, and no scaling."""
+    return np.append(np.full(features, penalty), [INTERCEPT, UNSCALED])
+
+
+def alone(owner: Fitting, X: np.ndarray, rows: WeightedRows, regret: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Baselines of the tasks, and the standard errors of the losses that the weighting compares.
+
+    Heads are fitted to training rows with the initial network, and judged on validation rows. For `regret` the baseline
+    of a task is the loss of a head that knows no other task, with a penalty chosen on selection rows, and losses are
+    compared as differences from it. Otherwise baselines are 0.
+    """
+    baseline, errors = [], []
+    for task in range(int(rows.task[-1]) + 1):
+        own = rows.take(np.arange(*np.searchsorted(rows.task, [task, task + 1])))
+        parts = (np.flatnonzero(own.part == part)[:EVALUATED] for part in range(len(PARTS)))
+        train, validation, selection = (TaskRows.of(X, own.take(part)) for part in parts)
+        losses = owner._row_losses(owner._own_head(train), validation)
+        if regret:
+            heads: list[Head] = [owner._head(train, plain(owner.shared_.features, q), None) for q in PENALTIES]
+            best = heads[int(np.argmin([owner._loss(head, selection) for head in heads]))]
+            reached = owner._row_losses(best, validation)
+            baseline.append(float(np.mean(validation.weight * reached)))
+            losses = losses - reached
+        else:
+            baseline.append(0.0)
+        errors.append(float(np.std(losses) / max(len(losses) - 1, 1) ** 0.5))
+    return np.array(baseline, np.float32), np.array(errors, np.float32)
+
+
+# ------------------------------------------------------------------ the weighting
+
+
+def weighting_of(
+    owner: str, given: Any, count: int, baseline: np.ndarray | None = None, errors: np.ndarray | None = None
+) -> Weighting:
+    """The weighting of `count` tasks that `weighting=` asks for.
+
+    All values but objects give the same kind of weighting: the mean over the worst share of the tasks, by how far
+    losses exceed baselines, as far as that is more than noise. Share, baselines and errors are data, so min-avg and
+    min-max are one compiled program.
+
+    Args:
+        owner: the name that errors use.
+        given: the user's value.
+        count: how many tasks there are.
+        baseline: for "regret", the loss that each task reaches alone; None = losses are compared as they are.
+        errors: standard errors of what is compared; None = differences are taken as they are.
+
+    >>> weighting_of("Model", "min-max", 4).weighting.weighting
+    CVaR(fraction=0.25, lr=None)
+    """
+    if isinstance(given, Weighting):
+        return given
+    named = isinstance(given, str) and given in NAMES
+    if not named and (isinstance(given, str) or not values.is_number(given) or not 0 < given <= 1):
+        raise ValueError(
+            f'{owner}(weighting={given!r}): it needs "min-max", "min-avg", "regret", the share of the worst tasks '
+            "whose mean counts, a number above 0, up to 1, or an object of bl.weightings."
+        )
+    none = np.zeros(count, np.float32)
+    kept = none if baseline is None or given != "regret" else baseline
+    return Regret(kept, Shrunk(none if errors is None else errors, CVaR(max(share_of(given), 1 / count))))
+
+
+def share_of(given: Any) -> float:
+    """The share of the tasks that counts, the worst ones; 0 = the worst task alone.
+
+    >>> share_of("min-avg"), share_of(0.3), share_of("regret")
+    (1.0, 0.3, 0.0)
+    """
+    if isinstance(given, Weighting):
+        return 0.0 if given.moves else 1.0
+    return float(given == "min-avg") if isinstance(given, str) else float(given)

@@ -1,8 +1,11 @@
-"""The heads of tasks on features that stay as they are: fitted to the end, on all rows of a task.
+"""The heads of tasks, fitted to convergence on fixed features.
 
     y* = argmin_y  mean of w l(phi y, t) + penalty(y)
 
-with the penalty of `objectives`: in closed form for squares, and by logistic regression for classes.
+with the penalty of `objectives`. Least squares has a closed form. For classes, l is the cross-entropy over the known
+classes, and this is logistic regression towards a centre, for which scikit-learn's has no offset. Two classes need one
+column, y_1 - y_0, with the centre c_1 - c_0 and strengths p/2; Newton steps are halved until they descend. For more
+classes L-BFGS works in z = (y - c) sqrt(p), where the penalty is |z|^2 - <z, u>^2 / (q + |u|^2) with u = c sqrt(p).
 """
 
 from __future__ import annotations
@@ -13,14 +16,18 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
+import scipy.optimize
+from scipy.special import expit, logsumexp
 from threadpoolctl import ThreadpoolController
 
-from bilevel.estimators import logistic
 from bilevel.estimators.networks import Shared
-from bilevel.estimators.rows import Rows
+from bilevel.estimators.rows import WeightedRows
 
-LARGE = 2**24  # features of a task from which on they are kept in single precision
-LEAST = 1e-9  # a penalty, where what was learnt is lower: linear systems stay solvable
+LARGE = 2**24  # from this many numbers on, the features of a task are kept in single precision
+LEAST = 1e-9  # the smallest penalty, which keeps linear systems solvable
+STEPS = 100  # of Newton's method, at most
+ENOUGH = 1e-12  # Newton's method stops when a step can lower g by less than this, relative to g
+HIDDEN = -1e9  # the score of a class that a row cannot have
 
 
 class Head(NamedTuple):
@@ -31,19 +38,20 @@ class Head(NamedTuple):
     classes: np.ndarray  # the label of each output; none for regression
 
     def outputs(self, features: np.ndarray) -> np.ndarray:
-        """Of rows of features; in double precision."""
+        """The outputs for rows of features, in double precision."""
         return features.astype(np.float64) @ self.weights + self.intercept
 
     def scaled(self, confidence: float) -> Head:
-        """With outputs nearer to what says nothing: equal scores of all classes, or the intercept.
+        """A head with less confident outputs: nearer to equal scores of all classes, or to the intercept.
 
-        The intercept of classes belongs to the weights, as features are not centred; without weights it is shares.
+        For classes the intercept is scaled too, because features are not centred. It is left alone if there are no
+        weights, because it then holds the shares of the classes.
         """
         intercept = self.intercept * confidence if len(self.classes) and np.any(self.weights) else self.intercept
         return self._replace(weights=self.weights * confidence, intercept=intercept)
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
-        """Of its classes."""
+        """The probabilities of its classes."""
         scores = self.outputs(features)
         scores = np.exp(scores - scores.max(axis=1, keepdims=True))
         return scores / scores.sum(axis=1, keepdims=True)
@@ -53,18 +61,18 @@ class TaskRows(NamedTuple):
     """The rows of one task."""
 
     X: np.ndarray
-    place: np.ndarray  # where in X they are
+    place: np.ndarray  # their rows in X
     target: np.ndarray
     weight: np.ndarray  # with mean 1
 
     @classmethod
-    def of(cls, X: np.ndarray, rows: Rows) -> TaskRows:
-        """From rows of one task."""
+    def of(cls, X: np.ndarray, rows: WeightedRows) -> TaskRows:
+        """Takes the rows of one task."""
         return cls(X, rows.place, rows.target, rows.weight / rows.weight.mean())
 
 
 def least_squares(shared: Shared, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None = None) -> Head:
-    """By the normal equations, which are summed up chunk by chunk."""
+    """A head by the normal equations, which are summed chunk by chunk."""
     count, size = len(rows.place), shared.features + 1
     A, b = np.zeros((size, size)), np.zeros(size)
     with _threads(count * size):
@@ -74,27 +82,26 @@ def least_squares(shared: Shared, rows: TaskRows, penalty: np.ndarray, centre: n
             A += weighted.T @ with_one
             b += weighted.T @ rows.target[place]
         c = np.zeros(size) if centre is None else centre[:, 0]
-        P = count * logistic.matrix(np.maximum(penalty, LEAST), c)
+        P = count * penalty_matrix(np.maximum(penalty, LEAST), c)
         A, b = A + P, b + P @ c
         y = scipy.linalg.solve(A, b, assume_a="pos")
     return Head(y[:-1, None], y[-1:], np.empty(0))
 
 
 def classes(shared: Shared, rows: TaskRows, penalty: np.ndarray, own: np.ndarray, centre: np.ndarray | None) -> Head:
-    """By logistic regression, multinomial for three classes or more.
+    """A head by logistic regression, multinomial for three classes or more.
 
     Args:
-        shared: what makes features.
-        rows: whose targets are numbers of classes; those that the head is to have.
+        shared: what computes features.
+        rows: the rows of the task; targets are numbers of the head's classes.
         penalty: of each feature, of the intercept and of the scale.
-        own: the labels of the classes.
-        centre: of the same classes, one column each; None = 0.
+        own: the labels of the head's classes.
+        centre: one column for each of these classes; None = 0.
     """
-    dtype = np.float64 if len(rows.place) * shared.features <= LARGE else np.float32
-    features = shared.transform(rows.X, rows.place, dtype)
+    features = _features(shared, rows)
     centre = np.zeros((shared.features + 1, len(own))) if centre is None else centre
     with _threads(features.size):
-        y = logistic.fit(features, rows.target, rows.weight, np.maximum(penalty, LEAST), centre)
+        y = logistic_regression(features, rows.target, rows.weight, np.maximum(penalty, LEAST), centre)
     return Head(y[:-1], y[-1], own)
 
 
@@ -102,26 +109,133 @@ def pooled_classes(
     shared: Shared, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None, known: np.ndarray
 ) -> np.ndarray:
     """One head for rows of all tasks; `known` says which classes each row may have."""
-    features = shared.transform(
-        rows.X, rows.place, np.float64 if len(rows.place) * shared.features <= LARGE else np.float32
-    )
+    features = _features(shared, rows)
     centre = np.zeros((shared.features + 1, known.shape[1])) if centre is None else centre
     with _threads(features.size):
         whole = None if known.all() else known
-        return logistic.fit(features, rows.target, rows.weight, np.maximum(penalty, LEAST), centre, whole)
+        return logistic_regression(features, rows.target, rows.weight, np.maximum(penalty, LEAST), centre, whole)
 
 
-@functools.cache
-def _controller() -> ThreadpoolController:
-    return ThreadpoolController()  # which looks through all libraries that are loaded
-
-
-def _threads(numbers: int) -> contextlib.AbstractContextManager:
-    """One thread for small products: several, where cores are busy, wait for each other a hundred times as long."""
-    return _controller().limit(limits=1, user_api="blas") if numbers <= LARGE else contextlib.nullcontext()
+def _features(shared: Shared, rows: TaskRows) -> np.ndarray:
+    dtype = np.float64 if len(rows.place) * shared.features <= LARGE else np.float32
+    return shared.transform(rows.X, rows.place, dtype)
 
 
 def constant(shared: Shared, label: object, count: float, classes: np.ndarray, shares: np.ndarray) -> Head:
     """For a task whose rows have one label: the shares of all classes among its rows and one row more of all tasks'."""
     found = (count * (classes == label) + shares) / (count + 1)
     return Head(np.zeros((shared.features, len(classes))), np.log(found), classes)
+
+
+@functools.cache
+def _controller() -> ThreadpoolController:
+    return ThreadpoolController()  # slow to make: it looks through all loaded libraries
+
+
+def _threads(numbers: int) -> contextlib.AbstractContextManager:
+    """Limits small products to one thread: on busy cores, several wait for each other a hundred times as long."""
+    return _controller().limit(limits=1, user_api="blas") if numbers <= LARGE else contextlib.nullcontext()
+
+
+def logistic_regression(
+    features: np.ndarray,
+    target: np.ndarray,
+    weight: np.ndarray,
+    penalty: np.ndarray,
+    centre: np.ndarray,
+    known: np.ndarray | None = None,
+) -> np.ndarray:
+    """y*, with one column for each class.
+
+    Args:
+        features: of each row, without a column of ones.
+        target: of each row, the number of its class.
+        weight: of each row, with mean 1.
+        penalty: p, of each feature and of the intercept, and q.
+        centre: c, (features + 1, classes).
+        known: which classes each row may have; None = all.
+    """
+    if centre.shape[1] > 2 or known is not None:
+        return _several(features, target, weight, penalty, centre, known)
+    halved, start = np.append(penalty[:-1] / 2, penalty[-1]), centre[:, 1] - centre[:, 0]
+    d = _two(features, target == 1, weight, halved, start)
+    scaled = halved[:-2] * start[:-1]
+    a = scaled @ (d - start)[:-1] / (halved[-1] + scaled @ start[:-1])
+    middle = centre.mean(axis=1) * np.append(np.full(len(d) - 1, 1 + a), 1)  # that of the centre, on the task's scale
+    return np.column_stack([middle - d / 2, middle + d / 2])
+
+
+def penalty_matrix(penalty: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    """P with penalty(y) = (y - c)' P (y - c), for one column."""
+    p, scaled = penalty[:-1], np.append(penalty[:-2] * centre[:-1], 0)
+    return np.diag(p) - np.outer(scaled, scaled) / (penalty[-1] + scaled @ centre)
+
+
+def _two(
+    features: np.ndarray, is_one: np.ndarray, weight: np.ndarray, penalty: np.ndarray, start: np.ndarray
+) -> np.ndarray:
+    """Two classes: the difference of their columns, by Newton's method."""
+    share, d, P = weight / len(weight), start.astype(np.float64), penalty_matrix(penalty, start)
+
+    def scores(d: np.ndarray) -> np.ndarray:
+        return features @ d[:-1].astype(features.dtype) + d[-1]
+
+    def value(d: np.ndarray, s: np.ndarray) -> float:
+        return float(share @ np.logaddexp(0, np.where(is_one, -s, s)) + (d - start) @ P @ (d - start))
+
+    s = scores(d)
+    g = value(d, s)
+    for _ in range(STEPS):
+        chance = expit(s)
+        residual, curvature = share * (chance - is_one), share * chance * (1 - chance)
+        slope = np.append(features.T @ residual.astype(features.dtype), residual.sum()) + 2 * P @ (d - start)
+        weighted = features * curvature[:, None].astype(features.dtype)
+        H = np.empty((len(d), len(d)))
+        H[:-1, :-1], H[-1, :-1], H[-1, -1] = weighted.T @ features, weighted.sum(axis=0), curvature.sum()
+        H[:-1, -1] = H[-1, :-1]
+        step = scipy.linalg.solve(H + 2 * P, slope, assume_a="pos", check_finite=False)
+        gain, length = float(slope @ step), 1.0
+        if gain <= ENOUGH * max(g, 1e-3):
+            break
+        while length > 1e-6:
+            new = d - length * step
+            s = scores(new)
+            if (lower := value(new, s)) <= g - 1e-4 * length * gain:
+                break
+            length /= 2
+        else:
+            break  # rounding
+        d, g = new, lower
+    return d
+
+
+def _several(
+    features: np.ndarray,
+    target: np.ndarray,
+    weight: np.ndarray,
+    penalty: np.ndarray,
+    centre: np.ndarray,
+    known: np.ndarray | None,
+) -> np.ndarray:
+    """Three classes or more, by L-BFGS."""
+    count, root = len(target), np.sqrt(penalty[:-1])[:, None]
+    u = root * centre
+    u[-1] = 0
+    least = penalty[-1] + np.sum(u**2)
+    share, right = weight / count, np.arange(centre.shape[1])[None] == target[:, None]
+
+    def both(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        z = flat.reshape(centre.shape)
+        y = centre + z / root
+        scores = features @ y[:-1].astype(features.dtype) + y[-1]
+        scores = scores if known is None else np.where(known, scores, HIDDEN)
+        whole = np.asarray(logsumexp(scores, axis=1))
+        residual = share[:, None] * (np.exp(scores - whole[:, None]) - right)
+        along = np.sum(u * z)
+        slope = np.vstack([features.T @ residual.astype(features.dtype), residual.sum(axis=0)]) / root
+        slope += 2 * z - 2 * along / least * u
+        return float(share @ (whole - scores[right]) + np.sum(z**2) - along**2 / least), slope.ravel()
+
+    options = {"maxiter": 1000, "gtol": 1e-7, "ftol": 1e-14, "maxcor": 20}
+    found = scipy.optimize.minimize(both, np.zeros(centre.size), jac=True, method="L-BFGS-B", options=options)
+    return centre + found.x.reshape(centre.shape) / root

@@ -1,20 +1,21 @@
-"""How strong the penalty is to be, how far outputs are to be trusted, and how well each task does then.
+"""Chooses the strength of the penalty and the confidence of outputs, and measures the loss of each task with them.
 
-In a run heads follow what is shared and are not at their ends, which is a regularisation of its own; the heads of the
-model are, and need no less of a penalty. So heads are fitted to the end on training rows, with penalties that are the
-learnt ones times a factor, their outputs are taken times a number up to 1, the confidence, and the pair is taken whose
-losses on rows held out are lowest. A network that was learnt from few rows makes heads overconfident, and most so those
-of the tasks with the noisiest targets, which are the worst tasks: one number mends much of that.
+During a run heads follow the network and do not converge, which regularises them. The heads of the final model do
+converge, and need at least as strong a penalty. So heads are fitted to convergence on training rows, with the learnt
+penalties times a factor, and their outputs are multiplied by the confidence, a number up to 1. The pair of factor and
+confidence with the lowest losses on held-out rows is taken. Why confidence: a network learnt from few rows makes heads
+overconfident, most of all in the tasks with the noisiest targets, which are the worst tasks, and one number mends much
+of that.
 
-What is lowest, where the worst task counts: m + r (w - m), with m the mean over tasks and w that over the worst third.
-The loss of the worst task alone is mostly noise: it has few such rows, and is the largest of many. For numbers r is how
-far the differences between tasks are more than noise,
+If the worst task counts, "lowest" means the lowest m + r (w - m), where m is the mean over tasks and w the mean over
+the worst third. The loss of the worst task alone is mostly noise: it comes from few rows, and is the largest of many.
+For regression r says how far the differences between tasks exceed noise,
 
     r = max(0, v - e) / v
 
-with v the variance of the tasks' losses and e the mean square of their standard errors. For classes it is the mean of
-that and 1: where labels of some tasks are noisy, few rows do not show it, and too much confidence costs these most.
-Both were chosen on the problems for development of `benchmarks/unseen`.
+with v the variance of the tasks' losses and e the mean square of their standard errors. For classes r is the mean of
+this and 1: few rows do not show that the labels of some tasks are noisy, and those tasks lose most by overconfidence.
+Both rules were chosen on the development problems of `benchmarks/unseen`.
 """
 
 from __future__ import annotations
@@ -27,14 +28,13 @@ import numpy as np
 
 from bilevel.estimators.heads import Head, TaskRows
 from bilevel.estimators.learning import EVALUATED
-from bilevel.estimators.parts import PARTS
-from bilevel.estimators.rows import Rows
+from bilevel.estimators.rows import PARTS, WeightedRows
 
 FACTORS = (1.0, 3.0, 10.0, 30.0)
-CENTRED = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)  # from nearly one model a task to nearly one for all
+CENTRED = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)  # from almost one model a task to almost one for all
 CONFIDENCES = (1.0, 0.7, 0.5, 0.3, 0.15)
-TASKS = 64  # those with the largest weights, by which both are chosen
-WORST = 1 / 3  # of the tasks: their mean stands for the worst
+TASKS = 64  # both are chosen by the tasks with the largest weights, at most this many
+WORST = 1 / 3  # the mean over this share of the tasks stands for the worst
 
 
 class Judged(NamedTuple):
@@ -46,25 +46,25 @@ class Judged(NamedTuple):
 
 
 class Judge(NamedTuple):
-    """Fits and judges heads of the tasks of some rows, which are numbered from 0."""
+    """Fits and judges the heads of the tasks of some rows, which are numbered from 0."""
 
     X: np.ndarray
-    rows: Rows
+    rows: WeightedRows
     fit: Callable[[TaskRows, float], Head]  # with a factor
     features: Callable[[TaskRows], np.ndarray]
     row_losses: Callable[[Head, np.ndarray, np.ndarray], np.ndarray]  # of features and targets
     train: tuple[str, ...] = ("train",)  # the rows that heads see
-    held_out: tuple[str, ...] = ("validation", "selection")  # and those by which factor and confidence are chosen
-    least: float = 0.0  # r, where all differences between tasks may be noise
+    held_out: tuple[str, ...] = ("validation", "selection")  # the rows that choose factor and confidence
+    least: float = 0.0  # r, if all differences between tasks may be noise
 
     def judged(self, weights: np.ndarray, factors: Sequence[float], share: float, baseline: np.ndarray) -> Judged:
-        """The best of the pairs, and what it gives.
+        """The best pair, and each task's loss with it.
 
         Args:
             weights: of the tasks.
-            factors: those to try.
-            share: of the tasks that count, the worst ones; 1 = all.
-            baseline: what the loss of each task is compared with.
+            factors: the candidates.
+            share: the share of the tasks that count, the worst ones; 1 = all.
+            baseline: the loss that each task is compared with.
         """
         asked = np.argsort(-weights, kind="stable")[:TASKS]
         pairs = list(itertools.product(factors, CONFIDENCES))
@@ -87,13 +87,13 @@ class Judge(NamedTuple):
         found = (held.weight * self.row_losses(head.scaled(c), features, held.target) for head, c in pairs)
         return [(float(np.mean(rows)), float(np.std(rows) / max(len(rows) - 1, 1) ** 0.5)) for rows in found]
 
-    def _rows(self, own: Rows, parts: Sequence[str]) -> TaskRows:
+    def _rows(self, own: WeightedRows, parts: Sequence[str]) -> TaskRows:
         numbers = [np.flatnonzero(own.part == PARTS.index(part))[:EVALUATED] for part in parts]
         return TaskRows.of(self.X, own.take(np.concatenate(numbers)))
 
 
 def criterion(losses: np.ndarray, errors: np.ndarray, share: float, least: float) -> np.ndarray:
-    """m + r (w - m) of each column of (tasks, candidates), with v and e as they are where m is lowest.
+    """m + r (w - m) for each column of (tasks, candidates), with v and e taken at the candidate with the lowest m.
 
     >>> losses = np.array([[0.0, 1.0], [0.0, 1.0], [9.0, 4.0]])
     >>> criterion(losses, np.zeros((3, 2)), share=0, least=0).tolist()

@@ -1,6 +1,7 @@
-"""What tasks share: a function from standardised inputs to features, and where its numbers start.
+"""The network that all tasks share: a function from standardised inputs to features, and its initial parameters.
 
-Columns are padded with zeros, and so are the numbers that would multiply them: these stay zero, as their gradients are.
+Input columns are padded with zeros to one of a few sizes, so that a compiled program serves many tables. The parameters
+of padding start at zero, and stay there because their gradients are zero.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ import numpy as np
 
 from bilevel._core import pytrees
 from bilevel.estimators.rows import CHUNK
-from bilevel.estimators.sizes import padded
 from bilevel.problem import initial_point
 from bilevel.problems.representation import MLP, model_by_row
 from bilevel.problems.sincos import sincos
 
-BLOCK = 256  # rows in a compiled call: always as many, so that a row's features do not depend on the rows beside it
+BLOCK = 256  # rows in a compiled call: a fixed number, so that a row's features do not depend on the rows beside it
+EXACT = 4096  # sizes are padded to powers of two up to here; beyond, where memory counts, to three leading bits
 
 
 @dataclasses.dataclass(frozen=True)
 class Fourier:
     """Random Fourier features, [sin(W (b * p)), cos(W (b * p))] / sqrt(K), of a point p.
 
-    Their inner products approximate the Gaussian kernel exp(-|b * (p - q)|^2 / 2). x holds the logarithms of the
-    bandwidths b, so that they stay positive, and W, which is random and stays as it is.
+    Their inner products approximate the Gaussian kernel exp(-|b * (p - q)|^2 / 2). x holds the random matrix W, which
+    is not learnt, and the logarithms of the bandwidths b, which keep them positive.
     """
 
     def __call__(self, x: dict[str, jax.Array], inputs: jax.Array) -> jax.Array:
@@ -41,9 +42,9 @@ class Fourier:
 
 @dataclasses.dataclass(frozen=True)
 class Beside:
-    """The inputs themselves and, beside them, the features that a function makes of them.
+    """The inputs themselves, followed by the features that a function computes from them.
 
-    A head can then be a linear model of the inputs, which is what few rows bear.
+    A head can then be a linear model of the inputs, which is as much as few rows can support.
     """
 
     function: Callable[[Any, jax.Array], jax.Array]
@@ -53,47 +54,44 @@ class Beside:
         return jnp.concatenate([inputs, self.function(x, inputs)], axis=1)
 
 
-class Start(NamedTuple):
-    """The function, its numbers to begin with, how many columns it takes, and which of its features are there.
-
-    Those of columns that are padding are not.
-    """
+class InitialNetwork(NamedTuple):
+    """A network with its initial parameters. Features that come from padding are computed, but not used."""
 
     function: Callable[[Any, jax.Array], jax.Array]
     x: Any
-    columns: int
-    used: np.ndarray  # their numbers
-    made: int  # features with those that are not there
-    linear: int = 0  # of them, the first ones, which are the inputs
+    columns: int  # of its input, with padding
+    used: np.ndarray  # the numbers of the features that are used
+    made: int  # how many features it computes
+    linear: int = 0  # how many of them, the first ones, are the inputs
 
-    def beside(self, inputs: int) -> Start:
-        """The same with its inputs, of which so many are no padding, as features too."""
+    def beside(self, inputs: int) -> InitialNetwork:
+        """The same network with its inputs as additional features; `inputs` of its columns are not padding."""
         used = np.concatenate([np.arange(inputs), self.columns + self.used])
         return self._replace(
             function=Beside(self.function), used=used, made=self.columns + self.made, linear=self.columns
         )
 
 
-def dense(columns: int, layers: tuple[int, ...], seed: int) -> Start:
+def dense(columns: int, layers: tuple[int, ...], seed: int) -> InitialNetwork:
     """Dense layers with ReLU after each."""
     wide = padded(columns, least=8)
     x = MLP((columns, *layers), bias=True).init(seed)
     x[0]["w"] = jnp.pad(x[0]["w"], ((0, wide - columns), (0, 0)))
-    return Start(MLP((wide, *layers), bias=True), x, wide, np.arange(layers[-1]), layers[-1])
+    return InitialNetwork(MLP((wide, *layers), bias=True), x, wide, np.arange(layers[-1]), layers[-1])
 
 
-def fourier(columns: int, frequencies: int, bandwidth: float, seed: int) -> Start:
-    """Random Fourier features; bandwidths are in units of 1 / sqrt(columns), that of standardised inputs."""
+def fourier(columns: int, frequencies: int, bandwidth: float, seed: int) -> InitialNetwork:
+    """Random Fourier features; bandwidths are in units of 1 / sqrt(columns), which suits standardised inputs."""
     wide = padded(columns, least=8)
     W = np.zeros((wide, frequencies), np.float32)
     W[:columns] = np.random.default_rng(seed).normal(size=(columns, frequencies))
     first = np.log(bandwidth / columns**0.5)
     x = {"bandwidth": jnp.full(wide, first, jnp.float32), "frequencies": jnp.asarray(W)}
-    return Start(Fourier(), x, wide, np.arange(2 * frequencies), 2 * frequencies)
+    return InitialNetwork(Fourier(), x, wide, np.arange(2 * frequencies), 2 * frequencies)
 
 
-def model(owner: str, network: Any, columns: int, seed: int) -> Start:
-    """A model of Flax NNX or Equinox, or what a function of (columns, seed) makes."""
+def model(owner: str, network: Any, columns: int, seed: int) -> InitialNetwork:
+    """A model of Flax NNX or Equinox, or the one that a function of (columns, seed) returns."""
     if callable(network) and jax.tree_util.all_leaves([network]):
         network = network(columns, seed)
     if jax.tree_util.all_leaves([network]) or not callable(network):
@@ -110,34 +108,34 @@ def model(owner: str, network: Any, columns: int, seed: int) -> Start:
         raise ValueError(f"{owner}(network=...) fails on a row of {columns} columns: {said}") from error
     if len(shape) != 2:
         raise ValueError(f"{owner}(network=...) makes features of shape {shape[1:]} of a row: it needs one axis.")
-    return Start(model_by_row, x, columns, np.arange(shape[1]), shape[1])
+    return InitialNetwork(model_by_row, x, columns, np.arange(shape[1]), shape[1])
 
 
 class Shared(NamedTuple):
-    """What was learnt for all tasks: how columns are standardised, and the network."""
+    """What all tasks share: the standardisation of columns, and the network, with the fields of `InitialNetwork`."""
 
     function: Callable[[Any, jax.Array], jax.Array]
-    x: Any  # numpy's arrays
-    columns: int  # that the function takes
-    used: np.ndarray  # the numbers of the features that are there
-    made: int  # features with those of columns that are padding
-    linear: int  # of them, the first ones, which are the inputs
+    x: Any  # NumPy arrays
+    columns: int
+    used: np.ndarray
+    made: int
+    linear: int
     centre: np.ndarray  # of each column of X
     scale: np.ndarray
 
     @property
     def features(self) -> int:
-        """How many are there."""
+        """How many features are used."""
         return len(self.used)
 
     def inputs(self, X: np.ndarray) -> np.ndarray:
-        """Standardised and padded."""
+        """Rows of X, standardised and padded."""
         found = np.zeros((len(X), self.columns), np.float32)
         found[:, : X.shape[1]] = (X - self.centre) / self.scale
         return found
 
     def blocks(self, X: np.ndarray, index: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        """The features of some rows, chunk by chunk, with where they belong."""
+        """The features of the rows `index` of X, chunk by chunk, each with its place in `index`."""
         x = jax.tree.map(jnp.asarray, self.x)
         for start in range(0, len(index), CHUNK):
             place = slice(start, min(start + CHUNK, len(index)))
@@ -146,7 +144,7 @@ class Shared(NamedTuple):
             yield place, np.concatenate(pieces)
 
     def transform(self, X: np.ndarray, index: np.ndarray, dtype: Any) -> np.ndarray:
-        """The features of some rows."""
+        """The features of the rows `index` of X."""
         found = np.empty((len(index), self.features), dtype)
         for place, features in self.blocks(X, index):
             found[place] = features
@@ -162,3 +160,17 @@ class Shared(NamedTuple):
 @functools.partial(jax.jit, static_argnums=0)
 def _features(function: Callable[[Any, jax.Array], jax.Array], x: Any, inputs: jax.Array) -> jax.Array:
     return function(x, inputs)
+
+
+def padded(count: int, least: int = 1) -> int:
+    """The size that `count` is padded to: at most twice as large, and beyond 4096 at most a quarter larger.
+
+    >>> [padded(n) for n in (1, 3, 100, 4097, 6000, 1_000_000)], padded(3, least=8)
+    ([1, 4, 128, 5120, 6144, 1048576], 8)
+    """
+    count = max(count, least)
+    power = 1 << (count - 1).bit_length()
+    if power <= EXACT:
+        return power
+    step = power // 8
+    return -(-count // step) * step

@@ -1,12 +1,12 @@
-"""Classes as targets: each task has a head for the classes among its own rows."""
+"""The two kinds of targets: classes, where each task has a head for the classes among its own rows, and numbers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from sklearn.base import ClassifierMixin
-from sklearn.metrics import accuracy_score
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -14,15 +14,15 @@ from bilevel._core import values
 from bilevel._core.array_files import Arrays
 from bilevel._core.documents import Fields
 from bilevel.estimators import heads
-from bilevel.estimators.base import FLOATS, Robust
+from bilevel.estimators.estimator import FLOATS, Robust
 from bilevel.estimators.files import labels_restored, labels_stored
-from bilevel.estimators.fitting import Target
+from bilevel.estimators.fitting import LearningTarget
 from bilevel.estimators.heads import Head, TaskRows
-from bilevel.estimators.learning import Learner, Learnt, Settings
-from bilevel.estimators.objectives import cross_entropy
-from bilevel.estimators.rows import Rows
+from bilevel.estimators.learning import Learner, Learnt, RunSettings
+from bilevel.estimators.objectives import cross_entropy, squared_error
+from bilevel.estimators.rows import WeightedRows, spread
 
-SMALLEST = 1e-7  # probability, of a class that a head does not have
+SMALLEST = 1e-7  # the probability of a class that a head does not have
 
 
 class Classifier(ClassifierMixin, Robust):
@@ -42,7 +42,7 @@ class Classifier(ClassifierMixin, Robust):
         return np.searchsorted(self.classes_, np.where(np.isin(y, self.classes_), y, self.classes_[0]))
 
     def _encode_more(self, owner: str, y: np.ndarray) -> np.ndarray:
-        """Classes that no task had are added to `classes_`."""
+        """Encodes more targets; classes that no task had are added to `classes_`."""
         check_classification_targets(y)
         if y.dtype.kind != self.classes_.dtype.kind:
             raise TypeError(
@@ -53,25 +53,25 @@ class Classifier(ClassifierMixin, Robust):
         self.class_shares_ = np.append(self.class_shares_, np.zeros(len(new)))
         order = np.argsort(np.concatenate([self.classes_, new]), kind="stable")
         self.classes_, self.class_shares_ = np.concatenate([self.classes_, new])[order], self.class_shares_[order]
-        if self.centre_ is not None:  # a class that no task had has none
+        if self.centre_ is not None:  # which is zero for a new class
             self.centre_ = np.pad(self.centre_, ((0, 0), (0, len(new))))[:, order]
         return np.searchsorted(self.classes_, y)
 
-    def _prepare(self, rows: Rows, count: int) -> Target:
+    def _prepare(self, rows: WeightedRows, count: int) -> LearningTarget:
         known = np.zeros((count, len(self.classes_)), bool)
         known[rows.task, rows.target] = True
         shares = np.bincount(rows.target, rows.weight, minlength=len(self.classes_))
         self.class_shares_ = shares / shares.sum()
-        aligned = bool(known.sum() >= 2 * known.shape[1])  # a class is that of two tasks or more, in the mean
+        aligned = bool(known.sum() >= 2 * known.shape[1])  # on average two tasks or more have a class
         self.aligned_ = aligned
         if not aligned:
             place = (np.cumsum(known, axis=1) - 1).astype(np.int32)
             several = known.sum(axis=1)
             columns = np.arange(int(several.max()))[None] < several[:, None]
-            return Target(place[rows.task, rows.target], columns, several > 1, aligned)
-        return Target(rows.target.astype(np.int32), known, known.sum(axis=1) > 1, aligned)
+            return LearningTarget(place[rows.task, rows.target], columns, several > 1, aligned)
+        return LearningTarget(rows.target.astype(np.int32), known, known.sum(axis=1) > 1, aligned)
 
-    def _learn(self, learner: Learner, settings: Settings) -> Learnt:
+    def _learn(self, learner: Learner, settings: RunSettings) -> Learnt:
         return learner.bilevel(cross_entropy, settings)
 
     def _head(self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None) -> Head:
@@ -81,7 +81,7 @@ class Classifier(ClassifierMixin, Robust):
             return heads.constant(self.shared_, label, float(len(rows.place)), self.classes_, self.class_shares_)
         if centre is not None:
             centred = np.flatnonzero(np.any(centre != 0, axis=0))
-            if len(own) == 1 or len(rows.place) < self.smallest:  # too few to say that a class cannot be
+            if len(own) == 1 or len(rows.place) < self.smallest:  # too few rows to rule a class out
                 own = np.union1d(own, centred)
             centre = centre[:, own]
         rows = rows._replace(target=np.searchsorted(own, rows.target))
@@ -122,11 +122,11 @@ class Classifier(ClassifierMixin, Robust):
         return [self.classes_[own] for own in numbers]
 
     def predict_proba(self, X: Any, *, task: Any = None) -> np.ndarray:
-        """The probability of each of `classes_`; 0 for a class that a row's task does not have.
+        """The probability of each of `classes_`; 0 for a class that the row's task does not have.
 
         Args:
             X: rows.
-            task: the task of each row; None = the only one.
+            task: the task of each row; None = the only task.
         """
         check_is_fitted(self)
         X = validate_data(self, X, dtype=FLOATS, reset=False)
@@ -139,17 +139,17 @@ class Classifier(ClassifierMixin, Robust):
         return self._by_head(X, task, np.empty((len(X), len(self.classes_))), call)
 
     def predict(self, X: Any, *, task: Any = None) -> np.ndarray:
-        """The most probable class of each row, of those that its task has.
+        """The most probable class of each row among those that its task has.
 
         Args:
             X: rows.
-            task: the task of each row; None = the only one.
+            task: the task of each row; None = the only task.
         """
         best = np.argmax(self.predict_proba(X, task=task), axis=1)
         return self.classes_[best]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, task: Any = None) -> float:
-        """The share of rows, of all tasks together, whose class is right."""
+        """The accuracy over the rows of all tasks together."""
         return float(accuracy_score(y, self.predict(X, task=task), sample_weight=sample_weight))
 
 
@@ -158,6 +158,71 @@ def _are_shares(own: Any, size: int) -> bool:
 
 
 def _are_classes(own: Any, size: int) -> bool:
-    """Different numbers below `size`, two or more, in their order."""
+    """Whether it is a list of two or more different numbers below `size`, sorted."""
     whole = isinstance(own, list) and all(type(number) is int and 0 <= number < size for number in own)
     return whole and len(own) > 1 and own == sorted(set(own))
+
+
+class Regressor(RegressorMixin, Robust):
+    """Squared error, in units of the variance of all targets, so that `task_losses_` is one minus a pooled R2."""
+
+    def _checks(self) -> dict[str, Any]:
+        return {"y_numeric": True}
+
+    def _encode(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return y.astype(np.float64)
+
+    def _encode_more(self, owner: str, y: np.ndarray) -> np.ndarray:
+        return y.astype(np.float64)
+
+    def _prepare(self, rows: WeightedRows, count: int) -> LearningTarget:
+        mean = np.average(rows.target, weights=rows.weight)
+        scale = np.sqrt(np.average((rows.target - mean) ** 2, weights=rows.weight))
+        self.target_centre_ = float(mean)
+        self.target_scale_ = float(spread(scale, mean))
+        return LearningTarget(
+            self._standard(rows.target), np.ones((count, 1), bool), np.ones(count, bool), aligned=True
+        )
+
+    def _standard(self, target: np.ndarray) -> np.ndarray:
+        return (target - self.target_centre_) / self.target_scale_
+
+    def _learn(self, learner: Learner, settings: RunSettings) -> Learnt:
+        return learner.bilevel(squared_error, settings)
+
+    def _head(self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None) -> Head:
+        rows = rows._replace(target=self._standard(rows.target))
+        return heads.least_squares(self.shared_, rows, penalty, centre)
+
+    def _pool(self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None, known: np.ndarray) -> np.ndarray:
+        head = self._head(rows, penalty, centre)
+        return np.vstack([head.weights, head.intercept])
+
+    def _as_head(self, centre: np.ndarray) -> Head:
+        return Head(centre[:-1], centre[-1], np.empty(0))
+
+    def _losses(self, head: Head, features: np.ndarray, target: np.ndarray) -> np.ndarray:
+        return (head.outputs(features)[:, 0] - self._standard(target)) ** 2
+
+    def _facts(self) -> dict[str, Any]:
+        return {"target_centre": self.target_centre_, "target_scale": self.target_scale_}
+
+    def _restore_facts(self, fields: Fields, arrays: Arrays, count: int) -> list[np.ndarray]:
+        self.target_centre_, self.target_scale_ = fields.number("target_centre"), fields.number("target_scale")
+        return [np.empty(0)] * count
+
+    def predict(self, X: Any, *, task: Any = None) -> np.ndarray:
+        """The value of each row.
+
+        Args:
+            X: rows.
+            task: the task of each row; None = the only task.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=FLOATS, reset=False)
+        found = self._by_head(X, task, np.empty(len(X)), lambda head, features: head.outputs(features)[:, 0])
+        return self.target_centre_ + self.target_scale_ * found
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, *, task: Any = None) -> float:
+        """R2 over the rows of all tasks together."""
+        return float(r2_score(y, self.predict(X, task=task), sample_weight=sample_weight))
