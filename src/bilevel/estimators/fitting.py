@@ -15,12 +15,11 @@ import jax
 import numpy as np
 
 from bilevel._core import values
-from bilevel.estimators.heads import Head, TaskRows
-from bilevel.estimators.judging import CENTRED, FACTORS, Judge
-from bilevel.estimators.learning import EVALUATED, FOLDS, Learner, Learnt, RunSettings
+from bilevel.estimators.heads import CENTRED, FACTORS, Head, Judge, TaskRows
+from bilevel.estimators.learning import FOLDS, Learner, Learnt, RunSettings
 from bilevel.estimators.networks import InitialNetwork, Shared
 from bilevel.estimators.objectives import INTERCEPT, strengths
-from bilevel.estimators.rows import PARTS, UNKNOWN, Shares, WeightedRows, parted, standard
+from bilevel.estimators.rows import EVALUATED, PARTS, UNKNOWN, Shares, WeightedRows, parted, standard
 from bilevel.weightings.base import Weighting
 from bilevel.weightings.cvar import CVaR
 from bilevel.weightings.folds import Folds
@@ -64,7 +63,7 @@ class Fitting(abc.ABC):
 
     _stratify = False
     _factors = FACTORS  # of the penalty: the candidates after the run
-    _least = 0.0  # how much the worst tasks count if all differences between tasks may be noise: see `judging`
+    _least = 0.0  # how much the worst tasks count if all differences between tasks may be noise: see `heads`
     _penalty_per_feature = False
     _plain_penalty = 1e-2  # the initial one without a centre
 

@@ -22,7 +22,7 @@ from bilevel._core.module import leaf, part
 from bilevel._run.solving import solve
 from bilevel.estimators.networks import Shared, padded
 from bilevel.estimators.objectives import Batch, SolvedHeads, SquaredLoss, head_losses
-from bilevel.estimators.rows import CHUNK, PARTS, WeightedRows
+from bilevel.estimators.rows import CHUNK, EVALUATED, PARTS, WeightedRows
 from bilevel.lower import Gradient
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.minmax import MinMaxProblem
@@ -33,7 +33,6 @@ from bilevel.results.result import Result, Stored
 from bilevel.solvers import GDA, Tandem
 from bilevel.weightings.base import Weighting
 
-EVALUATED = 4096  # validation or selection rows of a task that are used at most: their mean is precise enough
 NUMBERS = 2**27  # inputs of all tasks at most, if each had as many rows as the longest, as whole losses need them
 FEWEST = 64  # rows of a task that may be used whatever NUMBERS says
 SMALL = 2048  # up to this many rows of all tasks, a step sees all of them

@@ -92,7 +92,7 @@ class RobustRepresentationClassifier(Classifier, Representation):
 
     The run keeps the point with the lowest mean loss on selection rows, which x does not see: the worst of many losses
     on few rows would be noise. Strengths are then multiplied by 0.03 to 1,000 and outputs by 0.15 to 1, whichever is
-    best on these rows, for the worst third of the tasks more than for others (`bilevel.estimators.judging` has the
+    best on these rows, for the worst third of the tasks more than for others (`bilevel.estimators.heads` has the
     formula). In the end the centre is fitted to all rows, and every head to all rows of its task. Inputs are
     standardised by the means and standard deviations of training rows.
 

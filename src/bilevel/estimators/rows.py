@@ -19,6 +19,7 @@ import numpy as np
 from bilevel.datasets.splitting import split
 
 CHUNK = 16384  # rows that are processed at once, so that the data are never copied as a whole
+EVALUATED = 4096  # validation or selection rows of a task that are used at most: their mean is precise enough
 PARTS = ("train", "validation", "selection")
 UNKNOWN = -1  # the part of a row that is not assigned yet
 FEWEST = 4  # rows that a task needs to be split
