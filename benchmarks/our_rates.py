@@ -19,11 +19,10 @@ import numpy as np
 import optax
 
 import bilevel as bl
-from bilevel._studies.measures import FAR
+from bilevel._studies.statistics import FAR
 from bilevel.datasets import fashion_pairs
 from bilevel.hypergradients import Tracked
-from bilevel.paper.fashion import described, images
-from bilevel.paper.sinusoids import PRINTED, Draw, start
+from bilevel.paper.experiments import PRINTED, Draw, fashion_described, images, start_sinusoids
 from bilevel.problems.representation import representation
 from bilevel.weightings import SimplexAscent, Watched
 
@@ -38,7 +37,7 @@ def worst_losses(rate: float | None, draws: range) -> tuple[list[float], list[fl
     selection, validation = [], []
     for draw in draws:
         ready = representation(fashion_pairs(seed=draw, data=images(), selection=0.1), seed=draw)
-        solver = described.replace(hypergradient=Tracked(rate))
+        solver = fashion_described.replace(hypergradient=Tracked(rate))
         result = bl.solve(ready.problem, solver, ready.x, steps=STEPS, every=100, seed=draw, progress=False)
         ended = result.history.step[-1] == STEPS and result.worst < FAR * result.history.worst[0]
         for kept, worst in ((selection, result.history.selection_worst), (validation, result.history.worst)):
@@ -72,7 +71,7 @@ def sinusoids(draws: range, steps: int = 20_000) -> None:
     for name, solver in solvers.items():
         lowest = []
         for draw in draws:
-            ready = start(Draw(3, PRINTED), draw, "ours")
+            ready = start_sinusoids(Draw(3, PRINTED), draw, "ours")
             result = bl.solve(ready.problem, solver, ready.x, steps=steps, every=100, seed=draw, progress=False)
             losses = np.nan_to_num(result.history.validation, nan=np.inf)
             lowest.append([losses[:, :3].max(axis=1).min(), losses[:, 3:].max(axis=1).min()])

@@ -18,11 +18,10 @@ import choosing_tables as tables
 from choosing_runs import FALLING, Setting, budget_of, clock, estimate, falling, relative, settings, teller
 
 import bilevel as bl
-from bilevel._studies import measures
-from bilevel._studies.record_files import RecordFiles
-from bilevel.comparison import ranks, runner, search
-from bilevel.comparison.chosen import all_solvers
-from bilevel.comparison.profiles import EVALUATIONS
+from bilevel._studies import statistics
+from bilevel._studies.records import RecordFiles
+from bilevel.comparison import candidates, runner, tuning
+from bilevel.comparison.benchmarks import all_solvers
 from bilevel.solvers.recommendation import SHORT
 
 DOCS = Path(__file__).parent
@@ -43,17 +42,17 @@ def fields(found: Mapping[str, bl.Comparison], chosen: Sequence[Setting], second
         "short": f"{SHORT:,}",
         "measuring": tables.measuring(problems, {name: c.skipped for name, c in found.items()}),
         "budgets": ", ".join(f"{budget_of(c):,.0f} a task on {name}" for name, c in found.items()),
-        "evaluations": str(EVALUATIONS),
-        **{f"grid_{name}": ", ".join(f"{r:g}" for r in rates) for name, rates in zip(search.AXES, grid, strict=True)},
+        "evaluations": str(candidates.EVALUATIONS),
+        **{f"grid_{name}": ", ".join(f"{r:g}" for r in rates) for name, rates in zip(tuning.AXES, grid, strict=True)},
         "tuning_share": f"1/{runner.TUNING_SHARE}",
-        "finalists": str(search.FINALISTS),
+        "finalists": str(tuning.FINALISTS),
         "draws": str(runner.DRAWS),
-        "widenings": str(search.WIDENINGS),
-        "end": f"{measures.END:.0%}",
-        "far": f"{measures.FAR:g}",
+        "widenings": str(tuning.WIDENINGS),
+        "end": f"{statistics.END:.0%}",
+        "far": f"{statistics.FAR:g}",
         "seeds": ", ".join(f"{count} seeds on {name}" for name, count in seeds.items()),
-        "resamples": f"{ranks.RESAMPLES:,}",
-        "confidence": f"{ranks.CONFIDENCE:.0%}",
+        "resamples": f"{candidates.RESAMPLES:,}",
+        "confidence": f"{candidates.CONFIDENCE:.0%}",
         "took": f"All runs took {clock(seconds)} on {os.cpu_count()} cores, without an accelerator.",
         "left_out": "; ".join(out) + "." if out else "they did.",
     }

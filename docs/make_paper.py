@@ -16,18 +16,13 @@ from pathlib import Path
 
 from paper_changes import changed
 
-from bilevel._studies import measures
-from bilevel._studies.experiment import SEEDS, Experiment
-from bilevel._studies.record_files import RecordFiles
-from bilevel._studies.statistics import HOLDS, INCONCLUSIVE, REFUTED, interval
-from bilevel.paper.claims import TestedClaim, evaluate_claims, markdown
-from bilevel.paper.evidence import NONE
-from bilevel.paper.fashion import FASHION
+from bilevel._studies import statistics
+from bilevel._studies.records import SEEDS, Experiment, RecordFiles
+from bilevel._studies.statistics import HOLDS, INCONCLUSIVE, REFUTED, interval, overfitting
+from bilevel.paper.claims import NONE, TestedClaim, evaluate_claims, markdown
+from bilevel.paper.experiments import FASHION, LETTER, PARTS, VARIANTS
 from bilevel.paper.figures import FIGURES, draw
-from bilevel.paper.letter import LETTER, PARTS
-from bilevel.paper.overfitting import overfitting
 from bilevel.paper.reproduce import clock, reproduce
-from bilevel.paper.variants import VARIANTS
 
 DOCS = Path(__file__).parent
 HOURS = 5.0
@@ -66,7 +61,7 @@ def parts(records: RecordFiles) -> str:
             continue
         for method in ("min-avg", "min-max"):
             runs = records.read(PARTS, part, method).values()
-            ends = {kind: [measures.final(run, f"worst_{kind}") for run in runs] for kind in ("validation", "test")}
+            ends = {kind: [statistics.final(run, f"worst_{kind}") for run in runs] for kind in ("validation", "test")}
             cells += [interval(values).text(3) for values in ends.values()]
         lines.append([*cells, str(len(records.read(PARTS, part, "min-max")))])
     if not lines:
@@ -131,7 +126,7 @@ def speed(folder: Path) -> str:
 def end_of(records: RecordFiles, experiment: Experiment, variant: str, method: str, column: str) -> str:
     """The mean of a final number over the trials."""
     runs = records.read(experiment, variant, method).values()
-    return interval([measures.final(run, column) for run in runs]).text(3)  # type: ignore[arg-type]
+    return interval([statistics.final(run, column) for run in runs]).text(3)  # type: ignore[arg-type]
 
 
 def fields(records: RecordFiles) -> dict[str, str]:

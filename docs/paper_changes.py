@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bilevel._studies.statistics import HOLDS, INCONCLUSIVE, REFUTED
-from bilevel.paper.claims import TestedClaim
-from bilevel.paper.evidence import NONE
-from bilevel.paper.variants import VARIANTS
+from bilevel.paper.claims import NONE, TestedClaim
+from bilevel.paper.experiments import VARIANTS
 
 _ORDER = ("described", "published", "ours")
 # What the page said when "published" was a direction without an implicit term and none of the scripts' other parts.

@@ -1,6 +1,5 @@
 """`bilevel resume`: the same command again, whatever its folder is called by now."""
 
-import importlib
 import json
 
 import pytest
@@ -18,8 +17,7 @@ def calls(monkeypatch):
         (options["out"] / "written").mkdir(exist_ok=True)  # what a command that has begun leaves
         raise KeyboardInterrupt
 
-    # By the module itself: the package has a function of the same name.
-    monkeypatch.setattr(importlib.import_module("bilevel.comparison.compare"), "compare", refuse)
+    monkeypatch.setattr("bilevel.comparison.comparing.compare", refuse)
     return found
 
 
@@ -27,7 +25,7 @@ def test_sigterm_says_how_to_go_on(tmp_path, monkeypatch):
     def terminated(*arguments, **options):
         raise SystemExit(143)
 
-    monkeypatch.setattr(importlib.import_module("bilevel.comparison.compare"), "compare", terminated)
+    monkeypatch.setattr("bilevel.comparison.comparing.compare", terminated)
     ran = call("compare", "ball", "--out", str(tmp_path / "a b"))
     assert ran.exit_code == 143
     assert ran.errors == f"Interrupted: the runs are kept, and `bilevel resume '{tmp_path}/a b'` goes on with them.\n"

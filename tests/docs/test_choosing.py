@@ -9,8 +9,7 @@ import pytest
 
 import bilevel as bl
 from bilevel._studies.records import Record
-from bilevel.comparison.candidates import Candidate
-from bilevel.comparison.profiles import Profile, Used
+from bilevel.comparison.candidates import Candidate, Profile, Used
 
 DOCS = Path(__file__).parents[2] / "docs"
 HEAD = (DOCS / "choosing-head.md").read_text()

@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bilevel._studies.record_files import RecordFiles
-from bilevel._studies.records import COLUMNS, Record
+from bilevel._studies.records import COLUMNS, Record, RecordFiles
+from bilevel.paper.experiments import PARTS
 from bilevel.paper.figures import FIGURES, draw
-from bilevel.paper.letter import PARTS
 
 DOCS = Path(__file__).parents[2] / "docs"
 

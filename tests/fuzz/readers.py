@@ -14,7 +14,7 @@ from bilevel._core import array_files, documents
 from bilevel._run import state_files
 from bilevel._run.run_folder import RunFolder
 from bilevel._run.watching import Watched
-from bilevel._studies import record_files
+from bilevel._studies import records
 from bilevel.cli.watch import print_frame
 from bilevel.results import storage
 
@@ -69,13 +69,13 @@ def document(data: bytes) -> None:
 
 def record(data: bytes) -> None:
     """The CSV file of a run."""
-    record_files._read(_file(data, "seed-0.csv"))
+    records._read_record(_file(data, "seed-0.csv"))
 
 
 def facts(data: bytes) -> None:
     """A JSON file of facts."""
     _file(data, "facts.json")
-    record_files.RecordFiles(FOLDER).read_facts("facts")
+    records.RecordFiles(FOLDER).read_facts("facts")
 
 
 def run_folder(data: bytes) -> None:
@@ -135,7 +135,7 @@ def seeds() -> dict[str, list[bytes]]:
     content = saved.read_bytes()
     length = int.from_bytes(content[:8], "little")
     text = documents.parse(content[8 : 8 + length])["__metadata__"]["bilevel"].encode()
-    table = (",".join(record_files.COLUMNS) + "\n" + ",".join("1" * len(record_files.COLUMNS)) + "\n").encode()
+    table = (",".join(records.COLUMNS) + "\n" + ",".join("1" * len(records.COLUMNS)) + "\n").encode()
     return {
         "result": [content],
         "signed result": [b"\0" + text],

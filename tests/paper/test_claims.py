@@ -3,8 +3,7 @@
 import pytest
 
 from bilevel._studies.statistics import HOLDS, INCONCLUSIVE, REFUTED
-from bilevel.paper.claims import first_decision
-from bilevel.paper.evidence import MISSING, Evidence
+from bilevel.paper.claims import MISSING, Evidence, first_decision
 
 OPEN = INCONCLUSIVE
 

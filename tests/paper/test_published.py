@@ -8,19 +8,19 @@ import pytest
 
 import bilevel as bl
 from bilevel.oracles.lower import draw_steps
-from bilevel.paper import letter
-from bilevel.paper.published.descent import ScriptDescent
-from bilevel.paper.published.losses import (
+from bilevel.paper import experiments
+from bilevel.paper.experiments import OneDraw
+from bilevel.paper.published import (
+    Falling,
     FourierHeads,
     Hyperparameters,
     NetworkHeads,
+    RepeatedRows,
+    ScriptDescent,
     lengths,
     squared_weights,
     with_heads,
 )
-from bilevel.paper.published.plateau import Falling
-from bilevel.paper.published.repeated import RepeatedRows
-from bilevel.paper.sinusoids import OneDraw
 from bilevel.problems.representation import MLP, softmax_cross_entropy_twice, squared_error
 from paper.reference import Fashion, Letter, Sinusoids
 
@@ -189,7 +189,7 @@ def test_the_script_s_own_draw_of_sinusoids():
 
 def test_letter_s_rows_are_the_script_s():
     [task] = bl.datasets.letter_pairs(1, rows=100)
-    points, labels = letter.as_in_the_script(task).train
+    points, labels = experiments.as_in_the_script(task).train
     assert set(np.unique(labels)) == {0, 1}
     assert points.min() >= 0
     assert points.max() <= 15

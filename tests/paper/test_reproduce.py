@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel._studies.record_files import RecordFiles
-from bilevel._studies.records import COLUMNS, Record
+from bilevel._studies.records import COLUMNS, Record, RecordFiles
+from bilevel._studies.statistics import overfitting
 from bilevel.paper import claims, figures, reproduce
-from bilevel.paper.overfitting import overfitting
-from bilevel.paper.variants import VARIANTS
+from bilevel.paper.experiments import VARIANTS
 from command import call
 
 # ------------------------------------------------------------------ claims and figures

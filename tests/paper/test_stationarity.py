@@ -7,7 +7,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.diagnostics.points import read_point
-from bilevel.paper.stationarity import ProximalResidual
+from bilevel.paper.experiments import ProximalResidual
 
 
 @pytest.fixture(scope="module")

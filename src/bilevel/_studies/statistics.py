@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from bilevel._core.averages import mean
-from bilevel._studies.records import Record
+from bilevel._studies.records import Experiment, Record, Records
 
 CONFIDENCE = 0.95
 END = 0.1  # final numbers are means over this last part of a run: single evaluations are noisy
 BURN_IN = 0.01  # fits of exponents leave out this first part of a run
 FAR = 10.0  # a run that ends above this many times its first loss diverged
+ENDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)  # shares of a run after which it may end early
 HOLDS, REFUTED, INCONCLUSIVE = "holds", "does not hold", "inconclusive"
 
 
@@ -157,3 +158,41 @@ def decay(record: Record, column: str) -> float:
 def paired(first: Mapping[int, Record], second: Mapping[int, Record]) -> list[int]:
     """The seeds that both methods have finished."""
     return sorted(set(first) & set(second))
+
+
+class Overfitting(NamedTuple):
+    """How far x overfits the validation rows along a run, and what an earlier end would gain."""
+
+    validation: float  # worst losses at the end of the run, means over all trials
+    test: float
+    end: int  # steps after which the trials that choose have their lowest worst test loss
+    at_end: float  # the worst test loss of the other trials at that step
+    whole: float  # and after the whole run
+    gain: Interval  # the difference of these two, paired
+    trials: int
+
+
+def overfitting(records: Records, experiment: Experiment, variant: str, method: str = "min-max") -> Overfitting | None:
+    """Even trials choose the end by their test losses, odd ones report its gain; None where there are too few."""
+    runs = [
+        run for run in records.read(experiment, variant, method).values() if not diverged(run, int(run["step"][-1]))
+    ]
+    if len(runs) < 4:
+        return None
+    ends = [round(share * experiment.steps) for share in ENDS]
+    tests = np.array([[final(run.until(end), "worst_test") for end in ends] for run in runs])
+    best = int(np.argmin(tests[::2].mean(axis=0)))
+    others = tests[1::2]
+    return Overfitting(
+        _mean_final(runs, "worst_validation"),
+        _mean_final(runs, "worst_test"),
+        ends[best],
+        float(others[:, best].mean()),
+        float(others[:, -1].mean()),
+        interval(others[:, best] - others[:, -1]),
+        len(others),
+    )
+
+
+def _mean_final(runs: Sequence[Record], column: str) -> float:
+    return float(np.mean([final(run, column) for run in runs]))

@@ -1,6 +1,5 @@
 """The experiments of the MORBiT paper: its figures, its claims, and what we find.
 
-Every file of an application (`fashion`, `sinusoids`, `letter`) declares problem, solvers, rates and lengths; `_studies`
-makes the runs and keeps them, `figures` draws them and `claims` tests what the paper says about them. `demo` is a short
-comparison on data that come with the package.
+`experiments` declares problems, solvers, rates and lengths; `_studies` makes the runs and keeps them, `figures` draws
+them and `claims` tests what the paper says about them. `demo` is a short comparison on data that come with the package.
 """

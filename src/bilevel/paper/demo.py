@@ -4,8 +4,8 @@ Each draw takes other pairs of letters from UCI Letter. Every pair is a binary t
 regression; all of them share the kernel's bandwidths and the ridge penalties. min-avg chooses these for the average
 task, min-max for the worst one. No run is steered by test data; they are only reported.
 
-The runs are short, and where they end is no solution: `certify` finds penalties driven to zero, so that some lower
-problems have no unique y*, and what is compared is the two methods after equally many steps.
+The runs are short and do not end at a solution: `certify` finds penalties driven to zero, so that some lower problems
+have no unique y*. The demo compares the two methods after equally many steps.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from bilevel.weightings import Average, SimplexAscent
 
 ROWS = 1440  # of every pair, so that all draws have one shape and compile once
 
-
-# Chosen on other draws of pairs (seeds 100 to 104) by validation data alone: half of their validation rows steered the
+# Chosen on other draws of pairs (seeds 100 to 104) by validation data alone: half of the validation rows steered the
 # runs and the other half were held out. Longer runs, and weights that move faster, overfit the validation rows.
 UPPER, LOWER, WEIGHTS, BATCH = 0.03, 0.3, 5e-3, 32
 
@@ -53,9 +52,9 @@ def compare(steps: int, draws: int, tasks: int, seed: int = 0, progress: bool = 
         "min-avg": MORBiT(UPPER, LOWER, Tracked(LOWER), Average()),
         "min-max": MORBiT(UPPER, LOWER, Tracked(LOWER), SimplexAscent(WEIGHTS)),
     }
-    # Draw by draw, so that an interrupted demo has both methods on the draws it has.
+    # Draw by draw, so that an interrupted demo has both methods on its finished draws.
     runs = [
-        # As the paper measures: at the y of the steps, whose heads are not fitted to the end.
+        # As the paper measures: at the y of the steps, not at fitted heads.
         Run(ready.problem, solver, ready.x, None, seed + draw, steps, every=max(1, steps // 20), fitted=False)
         for draw, ready in enumerate(problems)
         for solver in methods.values()

@@ -7,14 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from bilevel._core import values
-from bilevel._studies.experiment import SEEDS, Experiment
-from bilevel._studies.pace import seconds_of
-from bilevel._studies.record_files import RecordFiles
-from bilevel._studies.running import Stage, run
+from bilevel._studies.records import SEEDS, Experiment, RecordFiles
+from bilevel._studies.running import Stage, run, seconds_of
 from bilevel.paper.claims import ROUNDS, evaluate_claims
+from bilevel.paper.experiments import PARTS, VARIANTS
 from bilevel.paper.figures import FIGURES, Figure, draw
-from bilevel.paper.letter import PARTS
-from bilevel.paper.variants import VARIANTS
 
 QUICK_SHARE, QUICK_SEEDS = 50, 2  # a fiftieth of the steps and two trials: to see that all of it runs
 Say = Callable[[str], None]
@@ -22,7 +19,7 @@ Wanted = dict[Stage, int]  # trials of each stage
 
 
 def shortened(quick: bool) -> Callable[[Experiment], Experiment]:
-    """How experiments are made shorter."""
+    """The function that shortens experiments for a quick run."""
     return (lambda experiment: experiment.shorter(QUICK_SHARE)) if quick else (lambda experiment: experiment)
 
 
@@ -75,14 +72,14 @@ def reproduce(
 def _stages(
     figures: Iterable[Figure], variants: Sequence[str], shorter: Callable[[Experiment], Experiment], everything: bool
 ) -> list[Stage]:
-    """What the figures are made of; of everything, also what the page besides shows."""
+    """The stages of these figures; with `everything`, also those that only the page of the paper shows."""
     experiments = {e.name: e for figure in figures for e in figure.experiments}
     found = [Stage(shorter(e), v) for v in variants for e in experiments.values() if v in e.methods]
     return found + [Stage(shorter(PARTS), part) for part in PARTS.methods] if everything else found
 
 
 def _undecided(records: RecordFiles, stages: list[Stage], shorter: Callable[[Experiment], Experiment]) -> Wanted:
-    """The stages whose claims more trials could decide, and how many trials the next round has."""
+    """The stages whose claims more trials could decide, and the number of trials of the next round."""
     wanted: Wanted = {}
     by_name = {(stage.experiment.name, stage.variant): stage for stage in stages}
     for tested in evaluate_claims(records, shorter):
@@ -107,12 +104,12 @@ class Maker:
         return sum(float(row["seconds"]) for row in self.records.times())
 
     def seconds(self, stage: Stage, trials: int) -> float:
-        """How long the missing runs of a stage will take, as measured on this machine."""
+        """The time that the missing runs of a stage will take, as measured on this machine."""
         missing = stage.missing(self.records, range(trials))
         return len(missing) * seconds_of(stage, self.records) if missing else 0.0
 
     def within(self, wanted: Wanted, seconds: float) -> Wanted:
-        """As many of these as can be made in so many seconds, the quickest first."""
+        """Those stages that fit into this many seconds, the quickest first."""
         costs = {stage: self.seconds(stage, trials) for stage, trials in wanted.items()}
         affordable = {}
         for stage in sorted(wanted, key=lambda stage: costs[stage]):
@@ -123,7 +120,7 @@ class Maker:
         return affordable
 
     def make(self, wanted: Wanted) -> None:
-        """Makes what is missing."""
+        """Makes the missing runs."""
         missing = {s: trials for s, trials in wanted.items() if s.missing(self.records, range(trials))}
         if not missing:
             self.say("all runs were there")
