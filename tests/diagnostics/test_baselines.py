@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.diagnostics.single_task import held_out, stopped
+from bilevel.diagnostics.single_task import cut_into_folds, stopped
 from bilevel.problem.initial_point import lower_points
 from bilevel.problem.row_moments import Moments
 
@@ -69,7 +69,7 @@ def test_tasks_that_differ_and_tasks_of_several_sizes_are_measured_in_their_orde
 
 def test_folds_hold_out_every_row_once_and_never_a_test_row():
     problem = bl.Problem(upper, lower, TASKS)
-    held = held_out(problem, lower_points(problem, Y, None), 4, 0)
+    held = cut_into_folds(problem, lower_points(problem, Y, None), 4, 0)
     assert held.size == 12
     for i in range(3):
         whole = np.sort([*TASKS[i].train, *TASKS[i].validation])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.diagnostics.exact import weighted_gradient
-from bilevel.diagnostics.result_report import _settled
+from bilevel.diagnostics.checks import _settled
+from bilevel.diagnostics.points import weighted_gradient
 from bilevel.hypergradients import Exact
 from bilevel.weightings import SimplexAscent
 

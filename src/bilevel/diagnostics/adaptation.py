@@ -1,4 +1,4 @@
-"""Unseen tasks: x frozen, y fitted."""
+"""Fitting y with x frozen: `adapt` for unseen tasks, `refit` for the tasks of a run on all rows that may be used."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
 from bilevel.diagnostics.points import check_is_problem
-from bilevel.diagnostics.unseen import problem_of
 from bilevel.oracles.lower import Replay, descend, steps_of
 from bilevel.problem import findings, initial_point
+from bilevel.problem.cross_fitting import pooled, whole_name
 from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
-from bilevel.problem.task import Task, TaskStack
+from bilevel.problem.sources import Source
+from bilevel.problem.task import Task, TaskStack, as_list
 from bilevel.problem.task_names import TaskValues
 from bilevel.rates import curvature
 from bilevel.rates.curvature import LowerCurvature
@@ -34,10 +35,10 @@ class Adaptation:
 
     Attributes:
         y: every task's own variable, by name.
-        losses: f_i(x, y_i) on all validation data, in the order of the tasks, as in a `Result`; NaN for a task that has
-            no validation rows, and then also `worst` and `mean`.
-        test_losses: on all test data, likewise; None where a task has none.
-        rates: the lower rate of every task in the last step, likewise.
+        losses: f_i(x, y_i) on all validation data, in the order of the tasks, as in a `Result`. NaN for a task that has
+            no validation rows; `worst` and `mean` are then NaN too.
+        test_losses: the same on all test data; None where a task has none.
+        rates: the lower rate of every task in the last step.
     """
 
     y: TaskValues
@@ -75,13 +76,13 @@ class Adaptation:
 
 @part
 class Fit:
-    """How y is fitted."""
+    """The lower rule and its rate."""
 
     rule: Rule
     lr: Rate = leaf(default=None)
 
     def check(self) -> None:
-        """A rule is a function, and automatic rates are for plain gradient steps."""
+        """Raises unless the rule is a function; only plain gradient steps have automatic rates."""
         if not callable(self.rule):
             raise TypeError(
                 f"adapt(lower_rule=...) got {self.rule!r}: it needs a function from a rate to a transformation, such "
@@ -104,14 +105,14 @@ def adapt(
 ) -> Adaptation:
     """Fits unseen tasks: y_i <- y_i - rate_i grad_y g_i(x, y_i), `steps` times, with x fixed.
 
-    The losses are those that all tasks of the problem share, or a task's own, and so are the batches; a task with fewer
-    rows than a batch takes all of them in every step, together with the tasks like it.
+    The loss functions are those that all tasks of the problem share, or a task's own. Batches have the problem's size;
+    if a task has fewer rows than a batch, it and the tasks stacked with it take all rows in every step.
 
     Args:
         problem: what x was learnt on.
         x: what the tasks share, for instance `result.x`.
-        tasks: `bl.Task` and `bl.Task.stack(...)`; they need training rows only.
-        steps: how many lower steps.
+        tasks: `bl.Task` and `bl.Task.stack(...)`; training rows are enough.
+        steps: the number of lower steps.
         y: where they start, as for `solve`; None = each task has its own.
         lower_rule: from a rate to an optax transformation.
         lower_lr: a number, a schedule, or None = 1/L_i for every task, L_i its measured curvature.
@@ -152,7 +153,7 @@ def adapt(
 
 
 class _Fitting(NamedTuple):
-    """Where the lower steps are."""
+    """The state of the lower steps."""
 
     y: PerTask[Any]
     optimiser: PerTask[optax.OptState]
@@ -164,7 +165,7 @@ class _Fitting(NamedTuple):
 def _run(
     fit: Fit, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: Any
 ) -> tuple[PerTask[Any], jax.Array]:
-    """y after the steps, and the rates of the last one."""
+    """y after the steps, and the rates of the last step."""
     first_key, key = jax.random.split(key)
     dtype = optax.tree.norm(x).dtype
 
@@ -192,3 +193,115 @@ def _run(
 @jax.jit
 def _evaluate(problem: Problem, x: Any, y: PerTask[Any]) -> tuple[jax.Array, jax.Array | None]:
     return problem.validation_losses(x, y), problem.test_losses(x, y)
+
+
+def refit(
+    problem: Problem,
+    result: Any,
+    rows: Sequence[str] = ("train", "validation"),
+    steps: int = 1000,
+    y: Any = None,
+    lower_rule: Rule = optax.sgd,
+    lower_lr: Rate = None,
+    seed: int = 0,
+) -> Adaptation:
+    """Fits every task's y on its training and validation rows together, with x fixed, for use after a run.
+
+    While x is learnt, y must not see validation rows. Once x is fixed it may, and it becomes better. The tasks are
+    those of the problem; the folds of a task that `bl.cross_fit` made become one task again, under its own name. Test
+    rows are never fitted, and `test_losses` are the only losses that are reported.
+
+    Args:
+        problem: what x was learnt on.
+        result: what `bl.solve` returns or one of its iterates, the fit starts at its y; or x alone.
+        rows: the kinds of rows to fit on, for instance also "selection" where the tasks have such rows.
+        steps: the number of lower steps.
+        y: where they start, as for `solve`; None = the result's y, or with x alone each task's own.
+        lower_rule: from a rate to an optax transformation.
+        lower_lr: a number, a schedule, or None = 1/L_i for every task, L_i its measured curvature.
+        seed: of everything random.
+
+    >>> import jax.numpy as jnp
+    >>> import bilevel as bl
+    >>> def loss(x, y, batch): return jnp.mean((y - batch) ** 2)
+    >>> task = bl.Task(jnp.array([0.0, 0.0]), jnp.array([3.0]), name="north", y=jnp.array(0.0))
+    >>> round(float(bl.refit(bl.Problem(loss, loss, [task]), jnp.array(0.0)).y["north"]), 6)
+    1.0
+    """
+    check_is_problem("refit", problem)
+    known = not isinstance(result, type) and all(hasattr(result, name) for name in ("x", "y", "weights"))
+    tasks: list[Task | TaskStack] = []
+    starts: dict[str, Any] = {}
+    for task in tasks_of(problem):
+        name, fold = whole_name(task.name)
+        if fold > 1:
+            continue  # the first fold has all rows of the task
+        if known and y is None:
+            starts[name] = result.y[task.name]
+        whole = pooled("refit", task, rows, name)
+        tasks.append(dataclasses.replace(task, name=name, train=whole, validation=None))
+    x = result.x if known else result
+    return adapt(problem, x, tasks, steps, starts or y, lower_rule, lower_lr, seed)
+
+
+class Unseen(NamedTuple):
+    """The unseen tasks, and which of them have validation rows."""
+
+    problem: Problem
+    validated: np.ndarray
+
+
+def problem_of(problem: Problem, tasks: Any) -> Unseen:
+    """A problem of the unseen tasks, with the functions, constraint and batches of the problem."""
+    tasks = as_list("adapt", tasks)
+    first, functions = problem.groups[0], {}
+    for level in ("upper", "lower"):
+        functions[level] = getattr(first, level)
+        several = any(getattr(group, level) is not functions[level] for group in problem.groups)
+        if several and any(getattr(task, level, None) is None for task in tasks):
+            raise ValueError(
+                f"adapt(tasks=...) has a task without {level}, and the problem's own tasks differ in theirs: give "
+                f"Task({level}=...)."
+            )
+    whole = [_with_validation(task) for task in tasks]
+    unseen = Problem(**functions, tasks=whole, constraint=problem.constraint, lower_batch=1, upper_batch=1)
+    groups = [dataclasses.replace(g, lower_batch=batch_within(g.train, first.lower_batch)) for g in unseen.groups]
+    counts = [task.count if isinstance(task, TaskStack) else 1 for task in tasks]
+    validated = np.repeat([task.validation is own.validation for task, own in zip(tasks, whole, strict=True)], counts)
+    return Unseen(unseen.replace(groups=tuple(groups)), validated)
+
+
+def _with_validation(task: Task | TaskStack) -> Task | TaskStack:
+    """The task with validation rows, which f needs; losses on borrowed rows are not reported.
+
+    Selection rows are dropped, as nothing is selected here: tasks may differ in whether they have any.
+    """
+    task = dataclasses.replace(task, selection=None)
+    if task.validation is not None or task.train is None:
+        return task
+    if task.test is not None:
+        return dataclasses.replace(task, validation=task.test)
+    return dataclasses.replace(task, validation=task.train, upper=_nothing)  # f may not accept rows of g
+
+
+def _nothing(x: Any, y: Any, batch: Any) -> jax.Array:
+    """0, or NaN if y has diverged."""
+    return jnp.asarray(0 * optax.tree.sum(y))
+
+
+def batch_within(source: Source, wanted: int | None) -> int | None:
+    """The problem's batch size; None, for all the data, where a task has fewer rows."""
+    if wanted is None and not source.finite:
+        raise ValueError(
+            "adapt(tasks=...) has a Generator, which is infinite, and the problem has no lower_batch: give it one."
+        )
+    enough = not source.finite or wanted is None or int(np.min(source.sizes())) >= wanted
+    return wanted if enough else None
+
+
+def tasks_of(problem: Problem) -> list[Task]:
+    """The tasks of a problem in their order, as the user wrote them."""
+    tasks: dict[int, Task] = {}
+    for group in jax.device_get(problem.groups):  # in numpy, which is fast for thousands of tasks
+        tasks |= {int(i): initial_point.task_of(problem, group, k) for k, i in enumerate(group.ids)}
+    return [tasks[i] for i in range(problem.size)]

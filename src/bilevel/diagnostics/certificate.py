@@ -1,9 +1,13 @@
-"""How near a point is to what Theorem 1 promises, measured."""
+"""`certify`: how near a point is to what Theorem 1 promises, measured.
+
+The gap in x needs the proximal map  x_hat(x) = argmin over u in X of rho/2 ||u - x||^2 + F(u, weights), which is
+solved below.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,39 +15,40 @@ import numpy as np
 import optax
 
 from bilevel import weightings
-from bilevel._core import values
-from bilevel.diagnostics.exact import gradient_at, solve_lower
-from bilevel.diagnostics.points import read_point
-from bilevel.diagnostics.proximal import proximal_point, residual, upper_curvature
-from bilevel.diagnostics.spectrum import lower_spectra
-from bilevel.diagnostics.text import columns, lower_remarks
+from bilevel._core import pytrees, values
+from bilevel.diagnostics.points import columns, gradient_at, lower_remarks, read_point, solve_lower, weighted_gradient
+from bilevel.diagnostics.regularity import lower_spectra
+from bilevel.lower.solver import tolerance
 from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
 from bilevel.weightings.average import Average
 from bilevel.weightings.base import Weighting
 from bilevel.weightings.wrapper import Wrapper
 
+POWER_ITERATIONS = 10
+HALVINGS = 50  # of a rate, until the proximal point is given up
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Certificate:
     """The gaps of a point (x, y, weights), all zero at a solution. Arrays are in the order of the tasks.
 
-    F(x, w) = sum_i w_i s_i(x), with s_i what the tasks are compared by: their losses, or regrets or ratios.
+    F(x, w) = sum_i w_i s_i(x), where the tasks are compared by s_i: their losses, regrets or ratios.
 
     Attributes:
         x_gap: ||x_hat - x||^2, with x_hat = argmin over u in X of rho/2 ||u - x||^2 + F(u, weights).
         y_gap: max_i ||y_i - y_i*(x)||^2; `y_gaps` has every task's, `worst_task` the name of the worst.
         weights_gap: max over w of F(x, w), less F(x, weights).
         residual: ||x - proj(x - grad F(x, weights))||.
-        rho: of x_hat.
+        rho: the constant of x_hat.
         proximal_point: x_hat.
         losses: l_i(x) = f_i(x, y_i*(x)), on all validation data.
-        compares: what s is, in a word: "loss", "regret", "ratio".
+        compares: the name of s: "loss", "regret" or "ratio".
         compared: s_i(x).
-        x_converged: whether x_hat was found, and is unique as far as measured.
+        x_converged: whether x_hat was found and, as far as measured, is unique.
         y_converged: whether each y_i* was found.
-        y_errors: about how far each y_i* may still be off.
-        smallest_curvature: of each g_i in y at y_i*; where it is not positive, y_i* means little.
+        y_errors: about how far each y_i* may be off.
+        smallest_curvature: that of each g_i in y at y_i*; where it is not positive, y_i* means little.
     """
 
     x_gap: float
@@ -97,21 +102,21 @@ def certify(
 
         ||x_hat - x||^2,      max_i ||y_i - y_i*(x)||^2,      max over w of F(x, w), less F(x, weights)
 
-    Of a run that compares its tasks by something else (`Regret`: l_i - b_i; `Ratio`: l_i / b_i), F is made of that: the
-    certificate is of the objective that was minimised.
+    If the run compares its tasks by something else (`Regret`: l_i - b_i; `Ratio`: l_i / b_i), F is made of that: the
+    certificate is about the objective that was minimised.
 
     Every y_i* is solved for by Newton's method and x_hat by projected gradient steps, in the dtype of the data.
     Generators are evaluated on their fixed evaluation sample.
 
     Args:
         problem: the problem.
-        result: what `bl.solve` returns (its last iterate is taken), or one of its iterates: `result.random` is what the
-            theorem speaks of.
-        rho: of the proximal map, above the weak convexity of F; None = twice the largest curvature of F(., weights) at
-            x in absolute value, which is above it. The smaller rho, the farther x_hat and the longer it takes. That of
-            None differs from point to point: to compare x gaps of several points, give all the same rho.
-        weighting: what says how tasks are compared; None = that of the result's solver. One of its iterates does not
-            know its solver, and its tasks are compared by their losses unless this is given.
+        result: what `bl.solve` returns (its last iterate is taken), or one of its iterates. The theorem is about
+            `result.random`.
+        rho: the constant of the proximal map, above the weak convexity of F; None = twice the largest curvature of
+            F(., weights) at x in absolute value, which is above it. A smaller rho moves x_hat farther and takes longer.
+            The default differs from point to point: to compare x gaps of several points, give one rho for all.
+        weighting: the weighting that says how tasks are compared; None = that of the result's solver. An iterate does
+            not know its solver: its tasks are compared by their losses unless this is given.
         iterations: the most steps towards x_hat.
 
     >>> import bilevel as bl
@@ -163,7 +168,7 @@ def certify(
 
 
 def _comparing(weighting: Weighting | None, result: Any, problem: Problem) -> Weighting:
-    """What says how tasks are compared; plain losses where nothing does."""
+    """The weighting that says how tasks are compared; one that compares losses where there is none."""
     if weighting is None:
         found = getattr(getattr(result, "solver", None), "weighting", None)
         kind = getattr(weightings, str(getattr(result, "objective", "")), None)
@@ -180,7 +185,7 @@ def _comparing(weighting: Weighting | None, result: Any, problem: Problem) -> We
 
 
 def _in_direction(weighting: Weighting, weights: jax.Array, losses: jax.Array) -> jax.Array:
-    """How much each loss counts in F at these losses."""
+    """The factor of each loss in F at these losses."""
     _, state = weighting.init(len(weights), weights.dtype)
     _, state = weighting.update(weights, losses.astype(weights.dtype), state, jnp.zeros((), weights.dtype))
     return weighting.in_direction(weights, state)
@@ -195,3 +200,118 @@ def _distances(problem: Problem, y: PerTask[Any], solved: PerTask[Any]) -> jax.A
 @jax.jit
 def _distance(one: Any, other: Any) -> jax.Array:
     return optax.tree.norm(optax.tree.sub(one, other), squared=True)
+
+
+# ------------------------------------------------------------------ the proximal map
+
+
+class Proximal(NamedTuple):
+    """x_hat, and whether it was found."""
+
+    point: Any
+    converged: bool
+    convex: bool  # whether rho/2 ||u - x||^2 + F was convex wherever it was evaluated
+
+
+class ProjectedStep(NamedTuple):
+    """One projected step."""
+
+    point: Any
+    move: Any
+    size: jax.Array
+
+
+def upper_curvature(problem: Problem, x: Any, y: PerTask[Any], weights: jax.Array) -> float:
+    """The largest curvature of F(., weights) at x, in absolute value; 0 where F is linear.
+
+    This is power iteration on central differences of the true gradient between points of X. It is written in Python
+    and not with `linear.power_iteration`, because a direction that leads out of X is replaced on the way.
+    """
+    value, vector = 0.0, _direction(x)
+    for number in range(POWER_ITERATIONS):
+        ends, apart = _ends(problem, x, vector)
+        if not apart > 0:  # a corner of X: try another direction
+            vector = _direction(x, 3.1 + number)
+            continue
+        bend, vector = _bend(*(weighted_gradient(problem, end, y, weights)[1] for end in ends), apart)
+        if not 0 < float(bend) < float("inf"):
+            break
+        value = float(bend)
+    return value
+
+
+def proximal_point(
+    problem: Problem,
+    x: Any,
+    y: PerTask[Any],
+    weights: jax.Array,
+    slope: Any,
+    rho: float,
+    curvature: float,
+    iterations: int,
+) -> Proximal:
+    """Takes projected gradient steps from x, and halves their rate where it is too large for the curvature.
+
+    `slope` is the gradient of F at x, `y` the lower solutions there, `curvature` the curvature of F there.
+    """
+    norm = _norm(x)
+    wanted = tolerance(norm.dtype) * (1 + float(norm))
+    seen = float(jnp.finfo(norm.dtype).eps) ** 0.5 * (1 + float(norm))  # shorter moves show only rounding
+    rate, here, convex, lower_solved, halvings = 1 / (rho + 1.1 * curvature), x, True, True, 0
+    for _ in range(iterations):
+        moved = _move(problem, here, slope, rate)
+        size = float(moved.size)
+        if size <= wanted:
+            return Proximal(moved.point, lower_solved, convex)
+        solved, gradient = weighted_gradient(problem, moved.point, y, weights)
+        bend, after = _after(x, moved, slope, gradient, rho)
+        bend = float(bend)
+        if not abs(bend) < float("inf") or (bend * rate > 1 and size > seen):
+            rate, halvings = rate / 2, halvings + 1
+            if halvings > HALVINGS:
+                break
+            continue
+        convex = convex and (bend >= 0 or size <= seen)
+        here, slope, y, lower_solved = moved.point, after, solved.y, bool(jnp.all(solved.converged))
+    return Proximal(here, False, convex)
+
+
+_norm = jax.jit(optax.tree.norm)
+_direction = jax.jit(pytrees.generic)
+
+
+@jax.jit
+def _ends(problem: Problem, x: Any, vector: Any) -> tuple[list, jax.Array]:
+    size = optax.tree.norm(x)
+    reach = jnp.finfo(size.dtype).eps ** (1 / 3) * jnp.where(size > 0, size, 1)
+    ends = [problem.constraint.project(optax.tree.add_scale(x, sign * reach, vector)) for sign in (1, -1)]
+    return [optax.tree.cast_like(end, x) for end in ends], optax.tree.norm(optax.tree.sub(*ends))
+
+
+@jax.jit
+def _bend(one: Any, other: Any, apart: jax.Array) -> tuple[jax.Array, Any]:
+    change = optax.tree.sub(one, other)
+    length, size = optax.tree.norm(change), optax.tree.norm(one)
+    significant = length > 100 * jnp.finfo(size.dtype).eps * size  # above rounding
+    return jnp.where(significant, length / apart, 0), pytrees.unit(change)
+
+
+@jax.jit
+def _move(problem: Problem, here: Any, slope: Any, rate: Any) -> ProjectedStep:
+    target = jax.tree.map(lambda u, s: u - (rate * s).astype(u.dtype), here, slope)
+    point = problem.constraint.project(target)
+    move = optax.tree.sub(point, here)
+    return ProjectedStep(point, move, optax.tree.norm(move))
+
+
+@jax.jit
+def _after(x: Any, moved: ProjectedStep, before: Any, gradient: Any, rho: Any) -> tuple[Any, Any]:
+    """The curvature of the proximal objective along a step, and its slope at the end of the step."""
+    slope = jax.tree.map(lambda g, u, x: g + (rho * (u - x)).astype(g.dtype), gradient, moved.point, x)
+    return optax.tree.vdot(optax.tree.sub(slope, before), moved.move) / moved.size**2, slope
+
+
+@jax.jit
+def residual(problem: Problem, x: Any, gradient: Any) -> jax.Array:
+    """||x - proj(x - gradient)||: 0 exactly where x is stationary."""
+    return _move(problem, x, gradient, 1.0).size

@@ -1,43 +1,53 @@
-"""An estimator of the hypergradient against the truth."""
+"""`check_hypergradient`: an estimator of the hypergradient against the truth.
+
+The truth itself is checked against central differences of l_i(x) = f_i(x, y_i*(x)), with the lower problems solved anew
+at both ends.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from bilevel._core import values
-from bilevel.diagnostics.differences import Differences, central_differences
-from bilevel.diagnostics.estimate_errors import EstimateErrors, errors_of
-from bilevel.diagnostics.exact import solve_lower, task_gradients
-from bilevel.diagnostics.points import check_estimator, check_is_problem
-from bilevel.diagnostics.sampling import Estimate, moments_of
-from bilevel.diagnostics.spectrum import lower_spectra
-from bilevel.diagnostics.text import columns, lower_remarks
+from bilevel.diagnostics.points import (
+    check_estimator,
+    check_is_problem,
+    columns,
+    lower_remarks,
+    solve_lower,
+    task_gradients,
+)
+from bilevel.diagnostics.regularity import lower_spectra
+from bilevel.diagnostics.sampling import Estimate, EstimateErrors, errors_of, moments_of
 from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.base import Hypergradient
 from bilevel.problem import findings, initial_point
+from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.problem.task_names import Names
 
 TRACKED = Tracked()  # the estimator that solvers have by default
-SHOWN = 10  # tasks, in the text
+SHOWN = 10  # tasks in the text
+COORDINATES = 20  # directions of differences: the coordinates of x up to this many, random directions beyond
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HypergradientReport:
-    """What `check_hypergradient` measured. Arrays are in the order of the tasks, gradients flat.
+    """What `check_hypergradient` measured. Arrays are in the order of the tasks; gradients are flat.
 
     Attributes:
-        tasks: estimates of every grad l_i against the true ones.
+        tasks: the estimates of every grad l_i against the truth.
         average: the same for their average over the tasks.
         differences: the true gradients against central differences of l_i.
-        samples: over how many samples.
+        samples: the number of samples.
         tolerance: the bias that is accepted, as a fraction of the gradient.
-        remarks: problems of the measurement itself.
+        remarks: problems with the measurement itself.
     """
 
     names: Names
@@ -51,12 +61,12 @@ class HypergradientReport:
 
     @property
     def biased(self) -> np.ndarray:
-        """Which tasks' estimates are off by more than the tolerance, beyond what noise explains."""
+        """The tasks whose estimates are off by more than the tolerance and more than noise explains."""
         return self.tasks.is_biased(self.tolerance)
 
     @property
     def ok(self) -> bool:
-        """Whether no bias was seen, though half the gradient's length would have been, in a sound measurement."""
+        """Whether a sound measurement saw no bias, and would have seen one of half the gradient's length."""
         biased = np.any(self.biased) or self.average.is_biased(self.tolerance)
         return not (self.remarks or biased) and bool(self.average.hidden <= 0.5)
 
@@ -123,21 +133,21 @@ def check_hypergradient(
     lower_steps: int = 1,
     tolerance: float = 0.05,
 ) -> HypergradientReport:
-    """Compares an estimator, at (x, y*(x)), with the true hypergradient and that with central differences.
+    """Compares an estimator at (x, y*(x)) with the true hypergradient, and the latter with central differences.
 
-    The truth, grad l_i(x) = f_x - J A^-1 f_y at y_i*(x), is computed on all the data from a lower problem and a linear
-    system solved to tolerance; the differences are those of l_i, with lower problems solved at both ends. The estimator
-    sees what it would see in a run: the problem's batches, fresh keys, its own state carried from sample to sample. One
-    that carries a state first runs at the fixed point until its mean no longer changes.
+    The truth, grad l_i(x) = f_x - J A^-1 f_y at y_i*(x), is computed on all the data, with the lower problem and the
+    linear system solved to tolerance. The differences are those of l_i, with the lower problems solved at both ends.
+    The estimator sees what it would see in a run: the problem's batches, fresh keys, and its own state carried from
+    sample to sample. If it carries a state, it first runs at the fixed point until its mean no longer changes.
 
     Args:
         problem: the problem.
         x: where to look.
         y: where the lower problems are solved from, as for `solve`.
         hypergradient: the estimator, from `bl.hypergradients` or your own.
-        samples: over how many samples mean and variance are taken.
+        samples: the number of samples behind mean and variance.
         seed: of the samples.
-        lower_steps: lower steps that `Unrolled` replays, each 1/L_i long.
+        lower_steps: the number of lower steps that `Unrolled` replays, with rate 1/L_i.
         tolerance: the bias that is accepted, as a fraction of the gradient.
 
     >>> import bilevel as bl
@@ -178,3 +188,62 @@ def check_hypergradient(
 
 def _flat(gradients: Any) -> np.ndarray:
     return np.asarray(jax.vmap(lambda g: ravel_pytree(g)[0])(gradients))
+
+
+class Differences(NamedTuple):
+    """Slopes of every l_i along some directions, as arrays (tasks, directions)."""
+
+    measured: np.ndarray  # from differences
+    predicted: np.ndarray  # from the gradient
+    rounding: np.ndarray  # the approximate rounding error of a difference
+
+    @property
+    def relative_error(self) -> np.ndarray:
+        """|measured - predicted| / |predicted|, per task; relative to rounding where the gradient is below it."""
+        apart, size, rounding = (
+            np.linalg.norm(a, axis=1) for a in (self.measured - self.predicted, self.predicted, self.rounding)
+        )
+        size = np.maximum(size, rounding)
+        return apart / np.where(size > 0, size, 1)
+
+    @property
+    def agree(self) -> np.ndarray:
+        """Whether both agree, per task."""
+        apart, size, rounding = (
+            np.linalg.norm(a, axis=1) for a in (self.measured - self.predicted, self.predicted, self.rounding)
+        )
+        return apart <= 1e-3 * size + 100 * rounding
+
+
+def central_differences(problem: Problem, x: Any, y: PerTask[Any], gradients: np.ndarray) -> Differences:
+    """Compares gradients (tasks, numbers in x) with differences between points of X around x.
+
+    On the border of X differences are one-sided and have a larger error.
+    """
+    flat, unravel = ravel_pytree(x)
+    size = flat.size
+    random = np.random.default_rng(0).normal(size=(COORDINATES, size))
+    vectors = np.eye(size) if size <= COORDINATES else random / np.linalg.norm(random, axis=1, keepdims=True)
+    typical = float(jnp.linalg.norm(flat)) / size**0.5 or 1.0
+    eps = float(jnp.finfo(flat.dtype).eps)
+    measured, predicted, rounding = [], [], []
+    for vector in vectors:
+        reach = eps ** (1 / 3) * max(typical, float(np.abs(vector @ np.asarray(flat))))
+        moves = (jnp.asarray(sign * reach * vector, flat.dtype) for sign in (1, -1))
+        ends = [_inside(problem, unravel(flat + move)) for move in moves]
+        move = np.subtract(*(np.asarray(ravel_pytree(end)[0]) for end in ends))
+        apart = np.linalg.norm(move)
+        if not apart > 0:  # a corner of X
+            continue
+        high, low = (np.asarray(solve_lower(problem, end, y).losses) for end in ends)
+        measured.append((high - low) / apart)
+        predicted.append(gradients @ (move / apart))
+        rounding.append(eps * (np.abs(high) + np.abs(low)) / apart)
+    if not measured:
+        measured = predicted = rounding = [np.zeros(problem.size)]
+    return Differences(*(np.stack(a, axis=1) for a in (measured, predicted, rounding)))
+
+
+@jax.jit
+def _inside(problem: Problem, x: Any) -> Any:
+    return problem.constraint.project(x)

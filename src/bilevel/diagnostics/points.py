@@ -1,30 +1,51 @@
-"""Points to look at, read from what the user has."""
+"""Points to examine: read from what the user has, with their lower problems solved; and remarks on both.
+
+With solved lower problems the upper objective is l_i(x) = f_i(x, y_i*(x)), and its gradient is the true one. All of it
+is on all the data.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
-from bilevel.oracles.upper import Point
+from bilevel.diagnostics.regularity import is_strongly_convex
+from bilevel.hypergradients.conjugate_gradient import ConjugateGradient
+from bilevel.lower.newton import Newton
+from bilevel.oracles.upper import Point, Upper
 from bilevel.problem import findings, initial_point
-from bilevel.problem.per_task import PerTask
+from bilevel.problem.group import UpperSample
+from bilevel.problem.per_task import PerTask, fields_of
 from bilevel.problem.problem import Problem
 from bilevel.problem.task_names import TaskValues
 
+PRODUCTS = 1000  # the most Hessian products per linear system
+_NEWTON = Newton()
+
 
 def check_is_problem(caller: str, problem: Any) -> None:
-    """Raises unless it is a problem."""
+    """Raises unless this is a `bl.Problem`."""
     if not isinstance(problem, Problem):
         raise TypeError(f"{caller}(problem=...) got {type(problem).__name__}: it needs a bl.Problem.")
 
 
+def check_estimator(caller: str, hypergradient: Any) -> None:
+    """Raises unless this is an estimator with sensible arguments."""
+    if isinstance(hypergradient, type) or not hasattr(hypergradient, "surrogate"):
+        raise TypeError(
+            f"{caller}(hypergradient=...) got {hypergradient!r}: it needs an estimator object, such as "
+            "bl.hypergradients.Exact()."
+        )
+    hypergradient.check()
+
+
 def read_point(caller: str, problem: Any, result: Any) -> Point:
-    """x, y and the weights of a result, an iterate or a solver's state."""
+    """Reads x, y and the weights from a result, an iterate or a solver's state."""
     check_is_problem(caller, problem)
     if isinstance(result, type) or not all(hasattr(result, name) for name in ("x", "y", "weights")):
         raise TypeError(
@@ -65,11 +86,83 @@ def _one(y: Any) -> str:
     return pytrees.describe(jax.eval_shape(lambda y: pytrees.index(y, 0), y))
 
 
-def check_estimator(caller: str, hypergradient: Any) -> None:
-    """Raises unless it is an estimator whose arguments make sense."""
-    if isinstance(hypergradient, type) or not hasattr(hypergradient, "surrogate"):
-        raise TypeError(
-            f"{caller}(hypergradient=...) got {hypergradient!r}: it needs an estimator object, such as "
-            "bl.hypergradients.Exact()."
+class LowerSolution(NamedTuple):
+    """The lower level at x, solved; arrays are in the order of the tasks."""
+
+    y: PerTask[Any]  # y_i*(x)
+    losses: jax.Array  # l_i(x) = f_i(x, y_i*(x)), on all validation data
+    errors: jax.Array  # the last Newton step, which is about |y_i - y_i*|
+    converged: jax.Array
+
+
+@jax.jit
+def solve_lower(problem: Problem, x: Any, y: PerTask[Any]) -> LowerSolution:
+    """Solves every lower problem, starting from y."""
+    solved, _, error, converged, _ = fields_of(problem.each(lambda task, y: _NEWTON.solve(task, x, y), y))
+    return LowerSolution(solved, problem.validation_losses(x, solved), problem.join(error), problem.join(converged))
+
+
+def weighted_gradient(problem: Problem, x: Any, y: PerTask[Any], weights: jax.Array) -> tuple[LowerSolution, Any]:
+    """Solves the lower problems from y; also returns the gradient of F(x, weights) = sum_i weights_i l_i(x)."""
+    solved = solve_lower(problem, x, y)
+    return solved, gradient_at(problem, x, solved.y, weights)
+
+
+@jax.jit
+def gradient_at(problem: Problem, x: Any, y: PerTask[Any], weights: jax.Array) -> Any:
+    """The gradient of F(x, weights) at solved y."""
+    exact, point, samples = _exactly(problem, x, y, weights)
+    return exact.direction(point, samples).direction
+
+
+@jax.jit
+def task_gradients(problem: Problem, x: Any, y: PerTask[Any]) -> Any:
+    """grad l_i(x) of every task at solved y, in the order of the tasks; as large as n copies of x."""
+    uniform = jnp.full(problem.size, 1 / problem.size, jnp.result_type(*jax.tree.leaves(x)))
+    exact, point, samples = _exactly(problem, x, y, uniform)
+    return exact.directions(point, samples).direction
+
+
+def _exactly(
+    problem: Problem, x: Any, y: PerTask[Any], weights: jax.Array
+) -> tuple[Upper, Point, PerTask[UpperSample]]:
+    """An estimator by conjugate gradients to the last digits, with all the data instead of batches."""
+    samples = PerTask(tuple(UpperSample(None, None, keys) for keys in problem.keys(jax.random.key(0))))
+    eps = float(jnp.finfo(jnp.result_type(*jax.tree.leaves(y))).eps)
+    exact = Upper(problem, ConjugateGradient(PRODUCTS, eps**0.75))
+    point = Point(x, y, weights, PerTask(((),) * len(y)))
+    return exact, point._replace(v=exact.init(point, samples)), samples
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of text in which the cells of each column have one width.
+
+    >>> columns([("x", "1"), ("weights", "20")])
+    ['x        1', 'weights  20']
+    """
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def one_of(problem: Problem, tasks: Any) -> str:
+    """The name of the first of some tasks, and the number of the others."""
+    more = len(tasks) - 1
+    return f"task {problem.names[int(tasks[0])]!r}" + (f" (and of {more} more)" if more else "")
+
+
+def lower_remarks(problem: Problem, solved: LowerSolution, smallest: Any, largest: Any) -> list[str]:
+    """Remarks on lower problems that were not solved or have no unique solution."""
+    remarks = []
+    lost = np.flatnonzero(~np.asarray(solved.converged))
+    if len(lost):
+        remarks.append(
+            f"The lower problem of {one_of(problem, lost)} was not solved (about {float(solved.errors[lost[0]]):.2g} "
+            "away from its solution): the numbers are a guess."
         )
-    hypergradient.check()
+    flat = np.flatnonzero(~is_strongly_convex(smallest, largest))
+    if len(flat):
+        remarks.append(
+            f"g of {one_of(problem, flat)} is not strongly convex in y at its solution (smallest curvature "
+            f"{float(smallest[flat[0]]):.2g}): y* is not unique, or no minimum, and the numbers mean little."
+        )
+    return remarks

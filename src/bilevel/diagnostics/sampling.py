@@ -1,11 +1,13 @@
-"""An estimator's mean and variance at one fixed point, over the samples a solver would draw."""
+"""Mean and variance of an estimator at one fixed point, over the samples a solver would draw; its error."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
@@ -19,24 +21,24 @@ from bilevel.problem.sources import Sample
 from bilevel.rates import curvature
 from bilevel.rates.curvature import LowerCurvature
 
-LONGEST = 20_000  # steps that an estimator gets to settle
+LONGEST = 20_000  # the most steps for an estimator to settle
 
 
 @part
 class Estimate:
-    """An estimator, and how many lower steps it may replay."""
+    """An estimator, and the number of lower steps that it may replay."""
 
     hypergradient: Hypergradient
     lower_steps: int = 1
 
     @property
     def borrows(self) -> bool:
-        """Whether it needs what a solver has: curvatures, or lower steps."""
+        """Whether it needs curvatures or lower steps from a solver."""
         return self.hypergradient.needs_curvature or self.hypergradient.needs_replay
 
 
-class Moments(NamedTuple):
-    """Of the estimates, one row for each task and a last one for their average."""
+class EstimateMoments(NamedTuple):
+    """Moments of the estimates: one row per task, and a last row for their average."""
 
     number: jax.Array
     mean: jax.Array  # (tasks + 1, numbers in x)
@@ -56,26 +58,26 @@ class Moments(NamedTuple):
 
     @property
     def memory(self) -> jax.Array:
-        """How many estimates in a row are worth one that is independent of the others."""
+        """How many consecutive estimates are worth one independent estimate."""
         lag = jnp.clip(self.lagged / jnp.where(self.spread > 0, self.spread, 1), 0, 0.9999)
         return (1 + lag) / (1 - lag)
 
 
 class Chain(NamedTuple):
-    """An estimator in progress: its state, and the moments of its estimates."""
+    """A running estimator: its state, and the moments of its estimates."""
 
     step: jax.Array
     state: PerTask[Any]
-    lower: PerTask[LowerCurvature] | None  # curvatures, where the estimator needs them from a solver
-    moments: Moments
+    lower: PerTask[LowerCurvature] | None  # where the estimator needs curvatures from a solver
+    moments: EstimateMoments
 
 
 def moments_of(
     estimate: Estimate, problem: Problem, x: Any, y: PerTask[Any], samples: int, seed: int
-) -> tuple[Moments, bool]:
-    """Moments over `samples` samples at (x, y), once the estimator has settled there, and whether it has.
+) -> tuple[EstimateMoments, bool]:
+    """Moments over `samples` samples at (x, y) after the estimator has settled there, and whether it has.
 
-    An estimator with a state is run in stretches of doubling length until the mean over one is that over the last.
+    An estimator with a state runs in stretches of doubling length until two in a row have the same mean.
     """
     key = jax.random.key(seed)
     chain = _begin(estimate, problem, x, y, key)
@@ -100,14 +102,14 @@ def _begin(estimate: Estimate, problem: Problem, x: Any, y: PerTask[Any], key: j
     rows = jnp.zeros((problem.size + 1, flat.size), flat.dtype)
     numbers = rows[:, 0]
     zero = jnp.zeros((), jnp.int32)
-    return Chain(zero, state, known, Moments(zero, rows, numbers, numbers, rows))
+    return Chain(zero, state, known, EstimateMoments(zero, rows, numbers, numbers, rows))
 
 
 @jax.jit
 def _run(
     estimate: Estimate, problem: Problem, x: Any, y: PerTask[Any], chain: Chain, key: jax.Array, steps: Any
 ) -> Chain:
-    """More estimates; the moments are of these alone."""
+    """Takes more estimates; the moments are of these alone."""
 
     def one(_: Any, chain: Chain) -> Chain:
         lower_key, upper_key = jax.random.split(jax.random.fold_in(key, 2 + chain.step))
@@ -140,7 +142,7 @@ def _upper(
     known: PerTask[LowerCurvature] | None,
     drawn: PerTask[Sample] | None,
 ) -> Upper:
-    """The estimator with the lower steps from y that a solver would provide."""
+    """The estimator, with the lower steps from y that a solver would provide."""
     replay = None
     if estimate.hypergradient.needs_replay and known is not None and drawn is not None:
         rates = for_tasks(lambda found: 1 / jnp.where(found.value > 0, found.value, 1), known)
@@ -149,22 +151,97 @@ def _upper(
     return Upper(problem, estimate.hypergradient, replay)
 
 
-def _add(known: Moments, rows: jax.Array) -> Moments:
-    """Welford's update, which gives exactly zero for estimates that do not vary."""
+def _add(known: EstimateMoments, rows: jax.Array) -> EstimateMoments:
+    """Welford's update. The variance of constant estimates is exactly zero."""
     count = known.number + 1
     before = jnp.where(known.number > 0, rows - known.mean, 0)
     mean = jnp.where(known.number > 0, known.mean + before / count, rows)
     after = rows - mean
     dot = lambda a, b: jnp.sum(a * b, axis=1)  # noqa: E731
-    return Moments(count, mean, known.spread + dot(before, after), known.lagged + dot(after, known.last), after)
+    return EstimateMoments(count, mean, known.spread + dot(before, after), known.lagged + dot(after, known.last), after)
 
 
 @jax.jit
-def _alike(one: Moments, other: Moments) -> jax.Array:
-    """Whether two means are the same up to what noise, or rounding, makes of them."""
+def _alike(one: EstimateMoments, other: EstimateMoments) -> jax.Array:
+    """Whether two means are equal up to noise and rounding."""
     eps = jnp.finfo(one.mean.dtype).eps
     apart = jnp.linalg.norm(one.mean - other.mean, axis=1)
     size = jnp.linalg.norm(other.mean, axis=1)
-    # A slow drift looks like noise with a long memory: only a stretch much longer than it tells them apart.
+    # A slow drift looks like noise with a long memory: only a stretch much longer than that memory tells them apart.
     noise = jnp.where(10 * other.memory <= other.number, 2 * jnp.hypot(one.error, other.error), 0)
     return jnp.all(apart <= jnp.maximum(1e-9, 100 * eps) * size + noise)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EstimateErrors:
+    """Estimates beside the true gradient: a row per task, or those of the average over the tasks.
+
+    Attributes:
+        exact: the true gradient, flat.
+        mean: the mean of the estimates.
+        variance: E |estimate - mean|^2.
+        standard_error: the standard error of the mean.
+        scale: the unit of biases: |exact|; for the average the mean of the tasks' |exact|, as gradients of tasks that
+            pull apart cancel.
+        rounding: the approximate rounding error.
+    """
+
+    exact: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+    standard_error: np.ndarray
+    scale: np.ndarray
+    rounding: float
+
+    @property
+    def size(self) -> np.ndarray:
+        """|exact|."""
+        return np.linalg.norm(self.exact, axis=-1)
+
+    @property
+    def bias(self) -> np.ndarray:
+        """|mean - exact|."""
+        return np.linalg.norm(self.mean - self.exact, axis=-1)
+
+    @property
+    def relative_error(self) -> np.ndarray:
+        """|mean - exact| / |exact|."""
+        return _ratio(self.bias, self.size)
+
+    @property
+    def noise(self) -> np.ndarray:
+        """sqrt(variance) / |exact|: how far one estimate deviates."""
+        return _ratio(np.sqrt(self.variance), self.size)
+
+    @property
+    def cosine(self) -> np.ndarray:
+        """The cosine between mean and exact; 0 where one of them is 0."""
+        product = np.linalg.norm(self.mean, axis=-1) * self.size
+        return np.sum(self.mean * self.exact, axis=-1) / np.where(product > 0, product, 1)
+
+    @property
+    def hidden(self) -> np.ndarray:
+        """The relative bias that noise can hide."""
+        return _ratio(4 * self.standard_error, self.scale)
+
+    def is_biased(self, tolerance: float) -> np.ndarray:
+        """Whether the bias exceeds this fraction of the gradient by more than noise and rounding explain."""
+        return ~(self.bias - 4 * self.standard_error - self.rounding <= tolerance * self.scale)
+
+
+def errors_of(
+    exact: np.ndarray, mean: np.ndarray, variance: np.ndarray, error: np.ndarray
+) -> tuple[EstimateErrors, EstimateErrors]:
+    """The errors of the tasks, and those of their average, which is the last row of the estimates."""
+    eps = np.finfo(exact.dtype).eps
+    exact, mean, variance, error = (np.asarray(a, float) for a in (exact, mean, variance, error))
+    sizes = np.linalg.norm(exact, axis=1)
+    rounding = float(1000 * eps * np.max(sizes))
+    tasks = EstimateErrors(exact, mean[:-1], variance[:-1], error[:-1], sizes, rounding)
+    return tasks, EstimateErrors(exact.mean(axis=0), mean[-1], variance[-1], error[-1], np.mean(sizes), rounding)
+
+
+def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """above / below; 0 / 0 = 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(above == 0, 0.0, above / below)

@@ -1,4 +1,8 @@
-"""What each task could reach alone, on rows held out: the b_i of `bl.weightings.Regret` and `bl.weightings.Ratio`."""
+"""What is known about each task alone: `baselines` and `loss_errors`.
+
+`baselines` measures what a task could reach by itself on rows held out, the b_i of `bl.weightings.Regret` and
+`bl.weightings.Ratio`. `loss_errors` says how well a mean over few rows is known.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,8 @@ import numpy as np
 import optax
 
 from bilevel._core import pytrees, values
-from bilevel.diagnostics.points import check_is_problem
-from bilevel.diagnostics.refitting import tasks_of
-from bilevel.diagnostics.unseen import batch_within
+from bilevel.diagnostics.adaptation import batch_within, tasks_of
+from bilevel.diagnostics.points import check_is_problem, read_point
 from bilevel.problem import findings, initial_point
 from bilevel.problem.cross_fitting import parts, pooled
 from bilevel.problem.group import Group
@@ -29,8 +32,8 @@ from bilevel.solvers.tandem import Tandem
 from bilevel.weightings.average import Average
 from bilevel.weightings.baselines import Baselines
 
-EVALUATIONS = 20  # how often a run is looked at, to find where it would have stopped
-AT_ONCE = 1e6  # numbers in the copies of x that move side by side
+EVALUATIONS = 20  # in a run, to find where it should have stopped
+AT_ONCE = 1e6  # numbers in all copies of x that move at once
 
 
 def baselines(
@@ -43,22 +46,22 @@ def baselines(
     solver: BilevelSolver | None = None,
     seed: int = 0,
 ) -> Baselines:
-    """b_i: the loss that task i reaches alone, with an x of its own, on rows that it was not fitted to.
+    """Measures b_i, the loss that task i reaches alone, with an x of its own, on rows that it was not fitted to.
 
     A task's training and validation rows are pooled and cut into K folds. For each fold an x_i and a y_i are learnt on
     the other folds, whose rows are training and validation rows in the task's own proportion, and f_i is measured on
-    the fold. Runs stop early: where the other folds of the task would have been best on average, so that no fold
-    chooses its own end; the start counts as such a place. Test rows are not looked at.
+    the fold. Runs stop early, possibly at the start: where the task's other folds are best on average, so that no fold
+    chooses its own end. Test rows are not used.
 
-    This is K runs of each task, of `steps` steps each. All are one compiled program.
+    This takes K runs of `steps` steps for each task, all in one compiled program.
 
     Args:
         problem: the problem, with rows (no `Generator`).
         x: where every task's x starts, as for `solve`.
         y: where the tasks' variables start, as for `solve`.
-        steps: of every run, at most.
+        steps: the most steps of a run.
         folds: K.
-        solver: what solves each task; None = `bl.Tandem()`. Its weighting has one task to weigh.
+        solver: the solver of each task; None = `bl.Tandem()`. Its weighting is not used.
         seed: of everything random.
 
     Returns:
@@ -81,7 +84,7 @@ def baselines(
     solver = solver.replace(weighting=Average())
     key = jax.random.key(seed)
     x = initial_point.arrays(x, "x")
-    held = held_out(problem, problem.starting_y(y, jax.random.fold_in(key, 0)), folds, seed)
+    held = cut_into_folds(problem, problem.starting_y(y, jax.random.fold_in(key, 0)), folds, seed)
     solver.check(held)
     y = held.starting_y(None, key)
     findings.raise_first(findings.at_start(held, x, y))
@@ -94,8 +97,8 @@ def baselines(
     return Baselines(np.asarray(found.mean), found.error(), tuple(problem.names))
 
 
-def held_out(problem: Problem, y: PerTask[Any], folds: int, seed: int) -> Problem:
-    """All folds of all tasks, the first of every task first; what a fold has as test rows is the part held out."""
+def cut_into_folds(problem: Problem, y: PerTask[Any], folds: int, seed: int) -> Problem:
+    """A problem of all folds of all tasks, all first folds first; the test rows of a fold are the part held out."""
     starts = problem.by_name(jax.device_get(y))
     made: list[list[Task]] = [[] for _ in range(folds)]
     for i, task in enumerate(tasks_of(problem)):
@@ -116,7 +119,7 @@ def held_out(problem: Problem, y: PerTask[Any], folds: int, seed: int) -> Proble
 
 
 def _with_batches(group: Group, first: Group) -> Group:
-    """Those of the problem, or all rows where there are fewer."""
+    """The group with the batch sizes of the problem, or with all rows where there are fewer."""
     lower, upper = batch_within(group.train, first.lower_batch), batch_within(group.validation, first.upper_batch)
     return dataclasses.replace(group, lower_batch=lower, upper_batch=upper)
 
@@ -129,7 +132,7 @@ def _rows(data: Any) -> int:
 def _curves(
     solver: BilevelSolver, problem: Problem, g: int, x: Any, y: Any, key: jax.Array, steps: jax.Array
 ) -> Moments:
-    """Of every task of a group on its test rows: at the start, and after so many steps again and again."""
+    """The moments of each task's losses on its test rows: at the start, and after every `steps` steps."""
     group = problem.groups[g]
     assert group.test is not None
     held = group.test
@@ -146,7 +149,7 @@ def _curves(
 
         def chunk(state: Any, _: Any) -> tuple[Any, Moments]:
             if solver.measures(state):
-                # The more often at the beginning, as the first measurement has nothing to start from.
+                # The first measurement takes more iterations, as it has nothing to start from.
                 iterations = jnp.where(state.step == 0, FIRST_MEASUREMENT, 1)
                 state = solver.refresh(single, state, jax.random.fold_in(own_key, 2 * state.step), iterations)
             step = lambda _, at: solver.step(single, at, jax.random.fold_in(own_key, 2 * at.step + 1))[0]  # noqa: E731
@@ -161,7 +164,7 @@ def _curves(
 
 
 def stopped(seen: Moments) -> Moments:
-    """The mean and the variance over all rows of every task, each fold's taken where its other folds are best.
+    """The mean and variance over all rows of every task; each fold stops where the task's other folds are best.
 
     Args:
         seen: arrays (folds, tasks, times); a time at which a fold is not finite is never best.
@@ -174,3 +177,38 @@ def stopped(seen: Moments) -> Moments:
     count = rows.sum(axis=0)
     whole = np.sum(rows * mean, axis=0) / count
     return Moments(count, whole, np.sum(rows * (variance + (mean - whole) ** 2), axis=0) / count)
+
+
+def loss_errors(problem: Problem, result: Any, role: str = "validation") -> np.ndarray:
+    """The standard error of every task's loss f_i(x, y_i), from the spread of its rows; in the order of the tasks.
+
+    This says how far the mean over these rows may be from the mean over all such rows, if x and y were not fitted to
+    them. `bl.weightings.UpperBound` and `bl.weightings.Shrunk` take it. A loss must be a mean over rows. A generator is
+    evaluated on a sample of as many rows as its losses are measured on.
+
+    Args:
+        problem: the problem.
+        result: what `bl.solve` returns (its last iterate is taken), or one of its iterates.
+        role: the kind of rows, such as "validation" or "test".
+
+    >>> import jax.numpy as jnp
+    >>> import bilevel as bl
+    >>> def upper(x, y, batch): return jnp.mean((y - batch) ** 2)
+    >>> rows = jnp.array([0.0, 0.0, 2.0, 2.0])
+    >>> problem = bl.Problem(upper, upper, [bl.Task(rows, rows, y=jnp.array(0.0))])
+    >>> start = bl.solve(problem, bl.SOBA(1e-9, 1e-9), jnp.array(0.0), steps=1, progress=False, fitted=False)
+    >>> loss_errors(problem, start).round(4).tolist()  # of 0, 0, 4, 4
+    [1.1547]
+    """
+    point = read_point("loss_errors", problem, result)
+    if role not in ("train", "validation", "test", "selection"):
+        raise ValueError(f"loss_errors(role={role!r}): it needs the name of rows, such as 'validation'.")
+    if any(getattr(group, role, None) is None for group in problem.groups):
+        raise ValueError(f"loss_errors(role={role!r}): not every task has such rows.")
+    return Moments(*jax.device_get(_moments(problem, point.x, point.y, role))).error()
+
+
+@functools.partial(jax.jit, static_argnames="role")
+def _moments(problem: Problem, x: Any, y: PerTask[Any], role: str) -> Moments:
+    found = [row_moments(g.upper, getattr(g, role), x, y_g) for g, y_g in zip(problem.groups, y, strict=True)]
+    return problem.join(PerTask(tuple(found)))
