@@ -1,4 +1,4 @@
-"""One thing that was found of a problem."""
+"""One finding about a problem."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
-    """Something about a problem.
+class ProblemFinding:
+    """One finding about a problem: a fault, or something worth knowing.
 
     Attributes:
         text: what was found.

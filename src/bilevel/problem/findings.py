@@ -18,7 +18,7 @@ from bilevel._core import pytrees
 from bilevel.constraints.base import Constraint
 from bilevel.problem import row_means
 from bilevel.problem.base import BaseProblem
-from bilevel.problem.finding import Finding
+from bilevel.problem.finding import ProblemFinding
 from bilevel.problem.group import Group
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.row_means import Pair
@@ -29,7 +29,7 @@ LEVELS = ("upper", "lower")
 COLUMNS = 5  # of data with NaN, that are named
 
 
-def at_start(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding]:
+def at_start(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[ProblemFinding]:
     """Data, constraint and objectives at the starting point: what every run needs. Of rows in files, some are read."""
     problem, y = problem.glimpse(y)
     yield from in_values(problem, x, y)
@@ -37,7 +37,7 @@ def at_start(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding]
     yield from in_losses(problem, x, y)
 
 
-def raise_first(found: Iterable[Finding]) -> None:
+def raise_first(found: Iterable[ProblemFinding]) -> None:
     """Raises the first fault, if there is one, and warns of what may be one."""
     for finding in found:
         if finding.fault:
@@ -46,7 +46,7 @@ def raise_first(found: Iterable[Finding]) -> None:
             warnings.warn(str(finding), stacklevel=2)
 
 
-def in_batches(problem: BaseProblem, x: Any, y: PerTask[Any], harmless: bool = True) -> Iterator[Finding]:
+def in_batches(problem: BaseProblem, x: Any, y: PerTask[Any], harmless: bool = True) -> Iterator[ProblemFinding]:
     """Losses that are not means over rows, of groups whose tasks have equal sizes: wrong where batches are drawn.
 
     Without those that are `harmless`, ordinary losses on all the data cost no time.
@@ -69,10 +69,10 @@ def _pairs(problem: BaseProblem, equal_sizes: bool) -> list[Pair]:
 # ------------------------------------------------------------------ numbers
 
 
-def in_values(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding]:
+def in_values(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[ProblemFinding]:
     """NaN and infinity in x, data and y, task by task."""
     if not _finite(x):
-        yield Finding("x has NaN or infinity", "it needs finite numbers")
+        yield ProblemFinding("x has NaN or infinity", "it needs finite numbers")
     for group, y_group in zip(problem.groups, y, strict=True):
         for role in ROLES:
             source: Source | None = getattr(group, role)
@@ -81,11 +81,13 @@ def in_values(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding
             for k in range(group.size):
                 if not _finite(source.task(k)):
                     said = f"its {role} data has NaN or infinity ({_where_not_finite(source.task(k))})"
-                    yield Finding(said, "it needs finite numbers", _name(problem, group, k))
+                    yield ProblemFinding(said, "it needs finite numbers", _name(problem, group, k))
         if not _finite(y_group):
             for k in range(group.size):
                 if not _finite(pytrees.index(y_group, k)):
-                    yield Finding("its y has NaN or infinity", "it needs finite numbers", _name(problem, group, k))
+                    yield ProblemFinding(
+                        "its y has NaN or infinity", "it needs finite numbers", _name(problem, group, k)
+                    )
 
 
 def _where_not_finite(data: Any) -> str:
@@ -121,21 +123,21 @@ def _project(constraint: Constraint, point: Any) -> Any:
     return constraint.project(point)
 
 
-def in_constraint(argument: str, constraint: Constraint, name: str, point: Any) -> Iterator[Finding]:
+def in_constraint(argument: str, constraint: Constraint, name: str, point: Any) -> Iterator[ProblemFinding]:
     """A constraint that does not fit a point, or a point that does not lie in it."""
     what = f"{argument} {constraint} does not fit {name}, which is {pytrees.describe(point)}"
     try:
         projected = jax.eval_shape(constraint.project, point)
     except (TypeError, ValueError) as error:
-        yield Finding(f"{what}: {_first_line(error)}", prevents_losses=False)
+        yield ProblemFinding(f"{what}: {_first_line(error)}", prevents_losses=False)
         return
     if pytrees.signature(projected) != pytrees.signature(point):
-        yield Finding(f"{what}: it projects {name} to {pytrees.describe(projected)}.", prevents_losses=False)
+        yield ProblemFinding(f"{what}: it projects {name} to {pytrees.describe(projected)}.", prevents_losses=False)
         return
     try:
         getattr(constraint, "check", lambda _: None)(point)  # a user's own needs nothing but `project`
     except ValueError as error:
-        yield Finding(f"{argument} {_first_line(error)}", prevents_losses=False)  # it names itself
+        yield ProblemFinding(f"{argument} {_first_line(error)}", prevents_losses=False)  # it names itself
         return
     if pytrees.is_traced((point, constraint)) or not _finite(point):
         return
@@ -144,7 +146,7 @@ def in_constraint(argument: str, constraint: Constraint, name: str, point: Any) 
     distance = sum(float(np.sum((a - b) ** 2)) for a, b in pairs) ** 0.5
     scale = sum(float(np.sum(a**2)) for a, _ in pairs) ** 0.5
     if not distance <= 1e-5 * (1 + scale):
-        yield Finding(
+        yield ProblemFinding(
             f"{name} lies outside the {argument} {constraint}, {distance:.3g} away from it: start inside, for "
             f"instance at problem.{argument}.project({name}).",
             prevents_losses=False,
@@ -171,7 +173,7 @@ def _losses(problem: BaseProblem, x: Any, y: PerTask[Any]) -> _Losses:
     return _Losses(level("upper"), level("lower"))
 
 
-def in_losses(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding]:
+def in_losses(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[ProblemFinding]:
     """Losses that fail, are not one real number, are not finite, or are not means over rows where tasks need it."""
     wrong = [f for g, y_g in zip(problem.groups, y, strict=True) for f in _in_shapes(problem, g, x, y_g)]
     yield from wrong
@@ -181,7 +183,7 @@ def in_losses(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding
         values = _losses(problem, x, y)
     except Exception as error:  # shapes that fit one row by chance
         calls = " or ".join(problem.calls[level] for level in LEVELS)
-        yield Finding(f"{calls} fails on all the data, though not on one row: {_first_line(error)}")
+        yield ProblemFinding(f"{calls} fails on all the data, though not on one row: {_first_line(error)}")
         return
     broken = False
     for level, per_group in zip(LEVELS, values, strict=True):
@@ -189,13 +191,13 @@ def in_losses(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Finding
             for k in np.flatnonzero(~np.isfinite(np.asarray(own))):
                 broken = True
                 said = f"{problem.calls[level]} is {float(own[k])} at the starting point"
-                yield Finding(said, "it needs a finite value there", _name(problem, group, int(k)))
+                yield ProblemFinding(said, "it needs a finite value there", _name(problem, group, int(k)))
     if broken:
         return
     yield from row_means.in_rows(problem, x, y, _pairs(problem, equal_sizes=False))
 
 
-def _in_shapes(problem: BaseProblem, group: Group, x: Any, y: Any) -> Iterator[Finding]:
+def _in_shapes(problem: BaseProblem, group: Group, x: Any, y: Any) -> Iterator[ProblemFinding]:
     """What the functions of a group return, found by tracing them; nothing is computed."""
     levels = [(getattr(group, level), group.source(level), problem.calls[level]) for level in LEVELS]
     for role in ("selection", "test"):
@@ -217,14 +219,14 @@ def _in_shapes(problem: BaseProblem, group: Group, x: Any, y: Any) -> Iterator[F
         except Exception as error:  # whatever the user's function raises
             y_one = jax.eval_shape(lambda: pytrees.index(y, 0))
             point = f"x = {pytrees.describe(x)}" + (f" and y = {pytrees.describe(y_one)}" if jax.tree.leaves(y) else "")
-            yield Finding(f"{what} fails with {point}: {_first_line(error)}")
+            yield ProblemFinding(f"{what} fails with {point}: {_first_line(error)}")
             continue
         if not hasattr(out, "shape") or out.shape != (group.size,):
             one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), out)
-            yield Finding(f"{what} must return one number; it returns {pytrees.describe(one)}.")
+            yield ProblemFinding(f"{what} must return one number; it returns {pytrees.describe(one)}.")
         elif not jnp.issubdtype(out.dtype, jnp.floating):
             said = f"{what} must return a real floating-point number; it returns {out.dtype}."
-            yield Finding(said, error=TypeError)
+            yield ProblemFinding(said, error=TypeError)
 
 
 def _first_line(error: BaseException) -> str:

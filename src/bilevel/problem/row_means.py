@@ -18,7 +18,7 @@ import numpy as np
 
 from bilevel._core import pytrees
 from bilevel.problem.base import BaseProblem
-from bilevel.problem.finding import Finding
+from bilevel.problem.finding import ProblemFinding
 from bilevel.problem.group import Group
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.sources import Source
@@ -42,7 +42,7 @@ def matters(problem: BaseProblem, x: Any, y: PerTask[Any], pair: Pair) -> bool:
     return not group.equal_sizes(pair.level) or batch is not None or _combines_rows(group, x, y_group, pair.level)
 
 
-def in_rows(problem: BaseProblem, x: Any, y: PerTask[Any], pairs: Sequence[Pair]) -> Iterator[Finding]:
+def in_rows(problem: BaseProblem, x: Any, y: PerTask[Any], pairs: Sequence[Pair]) -> Iterator[ProblemFinding]:
     """Losses that are no means over rows; of each one task, as the function is the same for all of its group."""
     pairs = tuple(pair for pair in pairs if jax.tree.leaves(problem.groups[pair.group].source(pair.level)))
     try:
@@ -64,7 +64,7 @@ def in_rows(problem: BaseProblem, x: Any, y: PerTask[Any], pairs: Sequence[Pair]
             yield _finding(said, name, group, pair.level, _unpaired(problem, x, y, pair, own))
 
 
-def _finding(said: str, name: str, group: Group, level: str, unpaired: str | None) -> Finding:
+def _finding(said: str, name: str, group: Group, level: str, unpaired: str | None) -> ProblemFinding:
     equal = group.equal_sizes(level)
     batch = group.upper_batch if level == "upper" else group.lower_batch
     needed = not equal or batch is not None
@@ -79,7 +79,9 @@ def _finding(said: str, name: str, group: Group, level: str, unpaired: str | Non
         advice = "harmless as long as steps see all the data of tasks of equal size"
     # One column of numbers beside others that are none: nobody means to pair every prediction with every target.
     fault = needed or (unpaired is not None and _has_one_column(group, level))
-    return Finding(said, advice, name, fault=fault, suspect=unpaired is not None and not fault, prevents_losses=False)
+    return ProblemFinding(
+        said, advice, name, fault=fault, suspect=unpaired is not None and not fault, prevents_losses=False
+    )
 
 
 def _has_one_column(group: Group, level: str) -> bool:
