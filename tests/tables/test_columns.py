@@ -8,10 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from bilevel.tables import arrow_values, columns, described, outcomes, reading
-from bilevel.tables.columns import Column
-from bilevel.tables.encoding import Encoder
-from bilevel.tables.errors import InputError
+from bilevel.tables import columns, fitting, reading
+from bilevel.tables.columns import Encoder, TableColumn
+from bilevel.tables.reading import InputError
 from tables.made import write
 
 ROWS = 40
@@ -51,15 +50,15 @@ def test_what_keeps_a_column_from_being_of_numbers_is_told(tmp_path):
     ages = [str(k % 15) for k in range(ROWS)]
     ages[8] = "62y"
     table = [["age", "code", "real"], *([age, ("a", "7")[k % 2], k / 7 if k else "1.5x"] for k, age in enumerate(ages))]
-    found = columns.found(reading.read(write(tmp_path / "a.csv", table)), {}, {})
-    (told,) = described.nearly_numbers(found, {})  # a code of letters and numbers is one
+    found = columns.infer_columns(reading.read(write(tmp_path / "a.csv", table)), {}, {})
+    (told,) = fitting.nearly_numbers(found, {})  # a code of letters and numbers is one
     assert told.startswith("age: of its 16 different values all are numbers but '62y' (first in row 9)")
-    assert not list(described.nearly_numbers(found, {"age": "category"}))
+    assert not list(fitting.nearly_numbers(found, {"age": "category"}))
     assert found.left_out == {"real": "40 different texts in 40 rows, all numbers but '1.5x'"}
 
 
 def test_kinds_and_what_is_left_out(tmp_path):
-    found = columns.found(reading.read(csv_table(tmp_path / "a.csv")), {}, {})
+    found = columns.infer_columns(reading.read(csv_table(tmp_path / "a.csv")), {}, {})
     assert {column.name: column.kind for column in found.columns} == KINDS
     assert found.left_out == {
         "row": "counts the rows",
@@ -73,7 +72,7 @@ def test_kinds_and_what_is_left_out(tmp_path):
 
 
 def test_a_csv_in_any_dress_and_a_parquet_file_are_the_same_table(tmp_path):
-    plain = columns.found(reading.read(csv_table(tmp_path / "a.csv")), {}, {})
+    plain = columns.infer_columns(reading.read(csv_table(tmp_path / "a.csv")), {}, {})
     packed = tmp_path / "b.csv.gz"
     packed.write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
     others = [
@@ -88,7 +87,7 @@ def test_a_csv_in_any_dress_and_a_parquet_file_are_the_same_table(tmp_path):
     rows = np.arange(ROWS)
     encoder = Encoder.fitted(plain.columns, plain.values, rows)
     for table in others:
-        found = columns.found(table, {}, {})
+        found = columns.infer_columns(table, {}, {})
         assert found.columns == plain.columns
         assert found.left_out == plain.left_out
         assert np.array_equal(encoder.matrix(found.values, rows), encoder.matrix(plain.values, rows))
@@ -96,7 +95,7 @@ def test_a_csv_in_any_dress_and_a_parquet_file_are_the_same_table(tmp_path):
 
 def test_a_column_is_what_the_user_says(tmp_path):
     table = reading.read(csv_table(tmp_path / "a.csv"))
-    found = columns.found(
+    found = columns.infer_columns(
         table, {"city": "as you say"}, {"row": "number", "whole": "category", "free text": "category"}
     )
     kinds = {column.name: column.kind for column in found.columns}
@@ -118,7 +117,7 @@ def test_a_column_is_what_the_user_says(tmp_path):
     ],
 )
 def test_labels_are_alike_whatever_their_type(column, texts):
-    found = arrow_values.coded(pa.chunked_array([column]))
+    found = reading.coded(pa.chunked_array([column]))
     assert found.labels == texts
     assert found.codes[2] == -1
     assert sorted(found.texts()[:2]) == texts
@@ -136,14 +135,14 @@ def test_labels_are_alike_whatever_their_type(column, texts):
 )
 def test_few_whole_numbers_and_texts_are_classes(values, kind, tmp_path):
     file = write(tmp_path / "a.csv", [["t", "y"], *([["ab"[k % 2], v] for k, v in enumerate(values * 2)])])
-    found = outcomes.outcomes(reading.read(file), "y", "t", None)
+    found = columns.read_outcomes(reading.read(file), "y", "t", None)
     assert found.kind == kind
     assert found.tasks.labels == ["a", "b"]
 
 
 def test_rows_without_a_target_or_a_task_are_left_out_and_said(tmp_path):
     file = write(tmp_path / "a.csv", [["t", "y"], ["a", "1"], ["", "2"], ["b", "NA"], ["b", "1"], ["a", "3"]])
-    found = outcomes.outcomes(reading.read(file), "y", "t", None)
+    found = columns.read_outcomes(reading.read(file), "y", "t", None)
     assert found.rows.tolist() == [0, 3, 4]
     assert found.target.tolist() == ["1", "1", "3"]
     assert [note.split(" are ")[0] for note in found.notes] == [
@@ -156,7 +155,7 @@ def test_rows_without_a_target_or_a_task_are_left_out_and_said(tmp_path):
 
 
 def numbers(name="a", kind="number"):
-    return Column(name, kind, 0, 0)
+    return TableColumn(name, kind, 0, 0)
 
 
 def test_numbers_are_standardised_by_training_rows_only():
@@ -179,25 +178,25 @@ def test_large_numbers_keep_their_differences():
 def test_categories_have_columns_of_their_own_up_to_twenty():
     labels = [f"c{k:02d}" for k in range(30)]
     codes = np.concatenate([np.repeat(np.arange(30), np.arange(30, 0, -1)), [-1]]).astype(np.int32)
-    values = {"a": arrow_values.Coded(codes, labels)}
-    encoder = Encoder.fitted([Column("a", "category", 1, 30)], values, np.arange(len(codes)))
+    values = {"a": reading.Coded(codes, labels)}
+    encoder = Encoder.fitted([TableColumn("a", "category", 1, 30)], values, np.arange(len(codes)))
     X = encoder.matrix(values, np.arange(len(codes)))
     assert X.shape[1] == 20
     assert np.all(X.sum(axis=1) == 1)
     assert X[:, 19].sum() == (codes >= 19).sum() + 1  # those from the twentieth on, and what is missing, are rare
-    other = {"a": arrow_values.Coded(np.array([0, 1], np.int32), ["c00", "new"])}
+    other = {"a": reading.Coded(np.array([0, 1], np.int32), ["c00", "new"])}
     assert encoder.matrix(other, np.arange(2)).argmax(axis=1).tolist() == [0, 19]
 
 
 def test_a_category_that_was_not_there_has_no_column_where_none_is_rare():
-    values = {"a": arrow_values.Coded(np.array([0, 1, -1, 0], np.int32), ["f", "m"])}
-    encoder = Encoder.fitted([Column("a", "category", 1, 2)], values, np.arange(4))
+    values = {"a": reading.Coded(np.array([0, 1, -1, 0], np.int32), ["f", "m"])}
+    encoder = Encoder.fitted([TableColumn("a", "category", 1, 2)], values, np.arange(4))
     assert encoder.parts[0].labels == ("f", "", "m")  # by how many rows have it
-    new = {"a": arrow_values.Coded(np.array([0, -1], np.int32), ["x"])}
+    new = {"a": reading.Coded(np.array([0, -1], np.int32), ["x"])}
     assert encoder.matrix(new, np.arange(2)).tolist() == [[0, 0, 0], [0, 1, 0]]
 
 
 def test_an_encoder_is_read_back_as_it_was():
-    values = {"a": np.array([1.0, np.nan]), "b": arrow_values.Coded(np.array([0, 1], np.int32), ["ä", "b"])}
-    encoder = Encoder.fitted([numbers("a", "date"), Column("b", "category", 0, 2)], values, np.arange(2))
+    values = {"a": np.array([1.0, np.nan]), "b": reading.Coded(np.array([0, 1], np.int32), ["ä", "b"])}
+    encoder = Encoder.fitted([numbers("a", "date"), TableColumn("b", "category", 0, 2)], values, np.arange(2))
     assert Encoder.restored(json.loads(json.dumps(encoder.describe())), "fit.json") == encoder

@@ -111,7 +111,7 @@ def test_a_folder_is_replaced_at_once_and_stays_where_that_fails(judged, fitted,
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("bilevel.tables.figures.losses", full)
+        patch.setattr("bilevel.tables.folder.draw_losses", full)
         with pytest.raises(OSError, match=r"run' cannot be written \(No space left on device\)"):
             folders.write(judged[0], run)
     assert sorted(path.name for path in run.iterdir()) == before

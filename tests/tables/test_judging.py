@@ -1,12 +1,12 @@
-"""Rows that are held out, rivals, and what is said of the difference."""
+"""Rows that are held out, baseline models, and what is said of the difference."""
 
 import numpy as np
 import pytest
 
-from bilevel.tables import dividing, rivals, verdict
-from bilevel.tables.arrow_values import Coded
+from bilevel.tables import baseline_models, fitting, judging
+from bilevel.tables.columns import Outcomes
 from bilevel.tables.judging import MODELS, Outputs
-from bilevel.tables.outcomes import Outcomes
+from bilevel.tables.reading import Coded
 
 RNG = np.random.default_rng(0)
 
@@ -22,7 +22,7 @@ def test_rows_are_held_out_by_task_and_class_and_a_row_of_each_is_left():
     target = np.where(RNG.random(199) < 0.3, "yes", "no")
     target[5] = "rare"
     found = given(sizes, target)
-    held = dividing.held_out(found, 0.2, 40, seed=0)
+    held = fitting.held_out(found, 0.2, 40, seed=0)
     counts = np.bincount(found.tasks.codes[held], minlength=3)
     assert abs(counts[0] - 20) <= 1
     assert abs(counts[1] - 12) <= 1
@@ -32,11 +32,11 @@ def test_rows_are_held_out_by_task_and_class_and_a_row_of_each_is_left():
             own = (found.tasks.codes == task) & (target == label)
             assert abs(held[own].sum() - 0.2 * own.sum()) <= 1
     assert not held[5]
-    assert np.array_equal(held, dividing.held_out(found, 0.2, 40, seed=0))
-    assert not np.array_equal(held, dividing.held_out(found, 0.2, 40, seed=1))
+    assert np.array_equal(held, fitting.held_out(found, 0.2, 40, seed=0))
+    assert not np.array_equal(held, fitting.held_out(found, 0.2, 40, seed=1))
 
 
-# ------------------------------------------------------------------ rivals
+# ------------------------------------------------------------------ baseline models
 
 
 def logistic_rows(count, slopes, seed=0):
@@ -45,7 +45,7 @@ def logistic_rows(count, slopes, seed=0):
     X = rng.normal(size=(count * len(slopes), 3)).astype(np.float32)
     task = np.repeat(np.arange(len(slopes)), count)
     chance = 1 / (1 + np.exp(-np.asarray(slopes)[task] * X[:, 0]))
-    return rivals.Rows(X, (rng.random(len(task)) < chance).astype(int), task, 2), chance
+    return baseline_models.BaselineRows(X, (rng.random(len(task)) < chance).astype(int), task, 2), chance
 
 
 def spread(found, count, classes=2):
@@ -58,9 +58,9 @@ def spread(found, count, classes=2):
 def test_one_model_a_task_finds_the_chances_of_each_task():
     train, _ = logistic_rows(4000, [2.0, -2.0])
     test, chance = logistic_rows(500, [2.0, -2.0], seed=1)
-    own = spread(rivals.one_each(train, test, 2, 0), 1000)
+    own = spread(baseline_models.one_each(train, test, 2, 0), 1000)
     assert np.abs(own[:, 1] - chance).mean() < 0.02
-    pooled = rivals.pooled(train, test, 2, 0)
+    pooled = baseline_models.pooled(train, test, 2, 0)
     assert np.abs(pooled[:, 1] - 0.5).mean() < 0.03  # slopes that cancel
 
 
@@ -68,23 +68,23 @@ def test_a_pooled_model_knows_the_task():
     rng = np.random.default_rng(0)
     task = np.repeat([0, 1, 2], 2000)
     target = (rng.random(6000) < np.array([0.1, 0.5, 0.9])[task]).astype(int)
-    rows = rivals.Rows(rng.normal(size=(6000, 2)).astype(np.float32), target, task, 2)
-    found = rivals.pooled(rows, rows, 3, 0)
+    rows = baseline_models.BaselineRows(rng.normal(size=(6000, 2)).astype(np.float32), target, task, 2)
+    found = baseline_models.pooled(rows, rows, 3, 0)
     assert np.allclose([found[task == k, 1].mean() for k in range(3)], [0.1, 0.5, 0.9], atol=0.03)
 
 
 def test_columns_of_tasks_may_be_sparse(monkeypatch):
     train, _ = logistic_rows(200, [1.0, -1.0, 2.0])
-    dense = rivals.pooled(train, train, 3, 0)
-    monkeypatch.setattr(rivals, "DENSE", 0)
-    assert np.allclose(rivals.pooled(train, train, 3, 0), dense, atol=1e-3)
+    dense = baseline_models.pooled(train, train, 3, 0)
+    monkeypatch.setattr(baseline_models, "DENSE", 0)
+    assert np.allclose(baseline_models.pooled(train, train, 3, 0), dense, atol=1e-3)
 
 
 def test_a_task_of_one_class_says_how_many_rows_it_had():
     target = np.concatenate([np.ones(9, int), np.zeros(9, int), [1]])
     task = np.concatenate([np.zeros(9, int), np.ones(10, int)])
-    rows = rivals.Rows(np.zeros((19, 1), np.float32), target, task, 2)
-    (places, found), _ = rivals.one_each(rows, rows, 2, 0)
+    rows = baseline_models.BaselineRows(np.zeros((19, 1), np.float32), target, task, 2)
+    (places, found), _ = baseline_models.one_each(rows, rows, 2, 0)
     assert places.tolist() == list(range(9))
     assert np.allclose(found, [[(9 / 19) / 10, (9 + 10 / 19) / 10]])
 
@@ -92,10 +92,10 @@ def test_a_task_of_one_class_says_how_many_rows_it_had():
 def test_a_penalty_is_chosen_by_rows_that_were_not_fitted_to():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 40)).astype(np.float32)
-    noise = rivals._tuned(X, rng.normal(size=60), 0, 0)
-    signal = rivals._tuned(X, X[:, 0].astype(float), 0, 0)
-    assert noise.alpha == 60 * max(rivals.PENALTIES)
-    assert signal.alpha == 60 * min(rivals.PENALTIES)
+    noise = baseline_models._tuned(X, rng.normal(size=60), 0, 0)
+    signal = baseline_models._tuned(X, X[:, 0].astype(float), 0, 0)
+    assert noise.alpha == 60 * max(baseline_models.PENALTIES)
+    assert signal.alpha == 60 * min(baseline_models.PENALTIES)
 
 
 # ------------------------------------------------------------------ what is said
@@ -116,14 +116,14 @@ NAMES = ["a", "b", "c"]
 
 def test_equal_models_make_no_difference():
     same = np.random.default_rng(0).normal(size=600) + 3
-    found = verdict.verdict(dict.fromkeys(MODELS, same), np.repeat([0, 1, 2], 200), NAMES, 0)
+    found = judging.verdict(dict.fromkeys(MODELS, same), np.repeat([0, 1, 2], 200), NAMES, 0)
     assert all(gain == (0, 0, 0) for gain in found.gains.values())
     assert found.answer == "within noise"
 
 
 @pytest.mark.parametrize(("gap", "answer"), [(0.5, "yes"), (-0.5, "no"), (0.0, "within noise")])
 def test_a_difference_is_told_from_noise(gap, answer):
-    found = verdict.verdict(*losses(gap), NAMES, 0)
+    found = judging.verdict(*losses(gap), NAMES, 0)
     assert found.answer == answer
     assert found.worst_task["robust"] == "b"
     words = {"yes": "was worth it", "no": "was not worth it", "within noise": "made no difference beyond noise"}
@@ -133,7 +133,7 @@ def test_a_difference_is_told_from_noise(gap, answer):
 
 def test_pairing_counts_what_models_have_in_common_once():
     """The noise that all models share is ten times what a difference of theirs has."""
-    found = verdict.verdict(*losses(0.05, rows=1000), NAMES, 0)
+    found = judging.verdict(*losses(0.05, rows=1000), NAMES, 0)
     gain = found.gains["min-avg"]
     expected = 1.96 * 0.1 * np.sqrt(2 / 1000)  # of a difference of two independent means
     assert (gain.high - gain.low) / 2 == pytest.approx(expected, rel=0.15)
@@ -145,14 +145,14 @@ def test_blocks_of_rows_have_the_noise_of_rows(monkeypatch):
     rows = rng.exponential(size=(2500, 1))
     deviations = []
     for blocks in (500, 10_000):
-        monkeypatch.setattr(verdict, "BLOCKS", blocks)
-        deviations.append(verdict._drawn(rows, np.random.default_rng(1)).std())
+        monkeypatch.setattr(judging, "BLOCKS", blocks)
+        deviations.append(judging._drawn(rows, np.random.default_rng(1)).std())
     assert np.allclose(deviations, rows.std() / np.sqrt(2500), rtol=0.1)
 
 
 def test_a_verdict_is_read_back_as_it_was():
-    found = verdict.verdict(*losses(0.5), NAMES, 0)
-    assert verdict.restored(verdict.described(found), "fit.json") == found
+    found = judging.verdict(*losses(0.5), NAMES, 0)
+    assert judging.verdict_from_json(judging.verdict_as_json(found), "fit.json") == found
 
 
 def test_scores_are_accuracy_or_r2_by_task():

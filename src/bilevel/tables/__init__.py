@@ -1,6 +1,6 @@
-"""A table on disk, one column of which says which task a row is of: read, fitted, judged against rivals, kept.
+"""Fits a model to a table on disk, one column of which names each row's task, and compares it with baseline models.
 
-What `bilevel fit`, `predict`, `adapt` and `show` call. It needs the extra: `pip install "bilevel[tables]"`.
+`bilevel fit`, `predict`, `adapt` and `show` call this package. It needs the extra: `pip install "bilevel[tables]"`.
 """
 
 try:

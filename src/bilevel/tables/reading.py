@@ -1,6 +1,6 @@
-"""Reads CSV and Parquet files: as they are, and not trusted.
+"""Reads CSV and Parquet files, which are not trusted, and converts their columns to numbers, days or coded text.
 
-A CSV is read as text, by Arrow's strict parser; what the columns are is inferred later, from all of their values.
+Arrow's strict parser reads a CSV as text. The kinds of columns are inferred later, from all of their values.
 """
 
 from __future__ import annotations
@@ -14,24 +14,33 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
 from bilevel._core.files import open_regular
-from bilevel._core.words import suggestion
-from bilevel.tables.errors import InputError
+from bilevel._core.values import suggestion
 
 PARQUET = (".parquet", ".pq")
 SEPARATORS = (",", ";", "\t", "|")
-# What stands for a missing value, as in R, pandas, SQL and spreadsheets.
+# How R, pandas, SQL and spreadsheets write a missing value.
 MISSING = ("", "NA", "N/A", "#N/A", "n/a", "NaN", "nan", "-nan", "NULL", "null", "None", "<NA>", "?")
-FIELD = 1 << 20  # bytes that a field may have, nearly
-SCANNED = 1 << 24  # bytes at once
+FIELD = 1 << 20  # about how many bytes a field may have
+SCANNED = 1 << 24  # bytes that are scanned at once
+MICROSECONDS = 86_400 * 10**6  # of a day
+compute: Any = pyarrow.compute  # its functions are made at import, so type checkers do not know them
+
+
+class InputError(ValueError):
+    """A file, a column or an option is wrong. Nothing was fitted and nothing was written."""
+
+    exit_code = 2  # of the command line, as for wrong usage
 
 
 class Table(NamedTuple):
-    """The columns of a file, as Arrow has them: text, where it was a CSV."""
+    """The columns of a file, as Arrow arrays; those of a CSV are text."""
 
     path: Path
     columns: dict[str, Any]
@@ -39,14 +48,14 @@ class Table(NamedTuple):
     separator: str | None  # of a CSV
 
     def column(self, name: str, what: str) -> Any:
-        """A column; an `InputError` that suggests another name where there is none."""
+        """A column by its name; if there is none, the `InputError` suggests a similar name."""
         if name not in self.columns:
             raise InputError(f"{str(self.path)!r} has no column {name!r}, given as {what}. {near(name, self.columns)}")
         return self.columns[name]
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """Which name may have been meant, or which there are."""
+    """A sentence that suggests a similar name, or lists the known ones."""
     known = list(known)
     shown = ", ".join(repr(other) for other in known[:10]) + ", ..." * (len(known) > 10)
     return suggestion(name, known) or f"It has {shown}."
@@ -56,9 +65,9 @@ def read(path: Path, separator: str | None = None, encoding: str = "utf-8") -> T
     """Reads a table with at least one row.
 
     Args:
-        path: of a file, whose name ends in .parquet or .pq where it is Parquet; others are CSV, and may be compressed
-            (.gz, .bz2, .zst).
-        separator: of the fields of a CSV; None = the one of "," ";" tab and "|" that its first line has most of.
+        path: of the file. Names that end in .parquet or .pq are Parquet; others are CSV, perhaps compressed (.gz, .bz2,
+            .zst).
+        separator: between the fields of a CSV; None = the most frequent of "," ";" tab and "|" in its first line.
         encoding: of a CSV.
     """
     with _refused(path):
@@ -78,7 +87,7 @@ def read(path: Path, separator: str | None = None, encoding: str = "utf-8") -> T
 
 @contextlib.contextmanager
 def _refused(path: Path) -> Iterator[None]:
-    """Errors of the readers, in words."""
+    """Turns errors of the readers into `InputError`s that users understand."""
     shown = repr(str(path))
     try:
         yield
@@ -94,7 +103,7 @@ def _refused(path: Path) -> Iterator[None]:
 
 
 def _words(said: str, path: Path) -> str:
-    """What an error of a reader means."""
+    """The meaning of a reader's error."""
     if path.suffix.lower() in PARQUET:
         return f"is cut short, damaged, or no Parquet file: {_line(said)}"
     if "straddling" in said or "field larger" in said:
@@ -119,7 +128,7 @@ def _line(text: str) -> str:
 
 
 def _csv(path: Path, separator: str | None, encoding: str) -> tuple[Any, str]:
-    "".encode(encoding)  # a LookupError where there is none of this name
+    "".encode(encoding)  # raises a LookupError for an unknown encoding
     header = _scanned(path, encoding)
     first = io.TextIOWrapper(io.BytesIO(header), encoding, errors="ignore").readline()
     if separator is None:
@@ -145,9 +154,9 @@ def _csv(path: Path, separator: str | None, encoding: str) -> tuple[Any, str]:
 
 
 def _scanned(path: Path, encoding: str) -> bytes:
-    """The beginning of a file, all of which was looked at for what the parser would let through."""
+    """Scans a whole file for faults that the parser does not notice; returns its beginning."""
     quotes, start = 0, b""
-    wide = encoding.lower().startswith(("utf-16", "utf-32", "utf_16", "utf_32"))  # whose letters have other bytes
+    wide = encoding.lower().startswith(("utf-16", "utf-32", "utf_16", "utf_32"))  # these have zero bytes
     with pa.input_stream(str(path)) as file:
         while block := file.read(SCANNED):
             start = start or block[:FIELD]
@@ -168,3 +177,123 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
         raise InputError(f"{str(path)!r} has {names.count(twice[0])} columns of the name {twice[0]!r}: rename them.")
     if not names:
         raise InputError(f"{str(path)!r} has no names of columns in its first line.")
+
+
+# ------------------------------------------------------------------ values of columns
+
+
+class Coded(NamedTuple):
+    """A column of text: the number of each row's label."""
+
+    codes: np.ndarray  # -1 = missing
+    labels: list[str]  # sorted
+
+    def take(self, rows: np.ndarray) -> Coded:
+        """Selects rows by their numbers or by a mask."""
+        return Coded(self.codes[rows], self.labels)
+
+    def compact(self) -> Coded:
+        """The same texts with only the labels that rows have; no text may be missing."""
+        numbers, codes = np.unique(self.codes, return_inverse=True)
+        return Coded(codes.astype(np.int32), [self.labels[number] for number in numbers])
+
+    def texts(self) -> np.ndarray:
+        """The text of each row."""
+        return np.array(self.labels)[self.codes]
+
+
+Values = np.ndarray | Coded
+
+
+def rows_of(values: Values, rows: np.ndarray) -> Values:
+    """Selects rows by their numbers or by a mask."""
+    return values.take(rows) if isinstance(values, Coded) else values[rows]
+
+
+def is_missing(values: Values) -> np.ndarray:
+    """Whether the value of each row is missing."""
+    return values.codes < 0 if isinstance(values, Coded) else np.isnan(values)
+
+
+def is_text(column: Any) -> bool:
+    """Whether a column is text, from which numbers and dates have to be parsed."""
+    kind = column.type
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def is_usable(column: Any) -> bool:
+    """Whether a column has one value in each row: no lists, records or bytes."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    return not (pa.types.is_nested(kind) or "binary" in str(kind))
+
+
+def numbers(column: Any) -> np.ndarray | None:
+    """A column as numbers in double precision, NaN where missing or infinite; None if it is not numeric."""
+    kind = column.type
+    if is_text(column):
+        try:
+            column = compute.cast(_trimmed(column), pa.float64())
+        except pa.ArrowInvalid:
+            return None
+    elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        column = compute.cast(column, pa.float64(), safe=False)
+    else:
+        return None
+    found = np.array(column.to_numpy(), np.float64)
+    found[~np.isfinite(found)] = np.nan
+    return found
+
+
+def days(column: Any) -> np.ndarray | None:
+    """A column as days since 1970, NaN where missing; None if it has no dates.
+
+    Text is parsed by ISO 8601, with or without a time and a zone.
+    """
+    if is_text(column):
+        column = _parsed(_trimmed(column))
+    elif pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+        column = compute.cast(column, pa.timestamp("us"), safe=False)
+    else:
+        return None
+    if column is None:
+        return None
+    return np.array(compute.cast(column, pa.int64()).to_numpy(), np.float64) / MICROSECONDS
+
+
+def _parsed(column: Any) -> Any:
+    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        try:
+            return compute.cast(column, kind)
+        except pa.ArrowInvalid:
+            continue
+    return None
+
+
+def coded(column: Any) -> Coded:
+    """A column as text: 1, 1.0 and "1" are the same, and so are True and "True"."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = compute.cast(column, kind.value_type)
+        kind = kind.value_type
+    if pa.types.is_boolean(kind):
+        column = compute.if_else(column, "True", "False")
+    elif pa.types.is_floating(kind):
+        whole = compute.equal(column, compute.trunc(column))
+        small = compute.less(compute.abs(column), 2.0**53)
+        whole_text = compute.cast(compute.cast(column, pa.int64(), safe=False), pa.string())
+        column = compute.if_else(compute.and_(whole, small), whole_text, compute.cast(column, pa.string()))
+    column = _trimmed(compute.cast(column, pa.string()))
+    both = compute.dictionary_encode(pa.chunked_array([column]) if isinstance(column, pa.Array) else column)
+    both = both.unify_dictionaries().combine_chunks()
+    both = both.chunk(0) if isinstance(both, pa.ChunkedArray) else both
+    codes = np.asarray(compute.fill_null(both.indices, -1).to_numpy(zero_copy_only=False), np.int32)
+    labels = np.array([str(label) for label in both.dictionary.to_pylist()], object)
+    order = np.argsort(labels, kind="stable")
+    place = np.append(np.argsort(order, kind="stable"), -1)  # the last is for missing values
+    return Coded(place[codes].astype(np.int32), labels[order].tolist())
+
+
+def _trimmed(column: Any) -> Any:
+    """Strips spaces; text that consists of spaces is missing."""
+    column = compute.utf8_trim_whitespace(column)
+    return compute.if_else(compute.equal(column, ""), pa.scalar(None, pa.string()), column)

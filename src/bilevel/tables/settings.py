@@ -1,4 +1,4 @@
-"""What a fit is asked for: options of the command line, a TOML file, or both, of which the command line wins."""
+"""The settings of a fit, from options of the command line and from a TOML file. The command line wins."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from bilevel._core import values
 from bilevel._core.files import read_regular
-from bilevel._core.words import suggestion
-from bilevel.tables.errors import InputError
-from bilevel.tables.outcomes import CLASSIFICATION, REGRESSION
+from bilevel._core.values import suggestion
+from bilevel.tables.columns import CLASSIFICATION, REGRESSION
+from bilevel.tables.reading import InputError
 
 LARGEST = 1_000_000  # bytes of a TOML file
 MODELS = ("representation", "kernel")
@@ -21,7 +21,7 @@ MODELS = ("representation", "kernel")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Options of `bilevel fit`, whose help says what they are."""
+    """The options of `bilevel fit`, whose help describes them."""
 
     data: str
     target: str
@@ -48,11 +48,11 @@ class Settings:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """What columns are said to be."""
+        """The kinds of columns that the user names."""
         return {name: kind for kind in ("number", "category", "date") for name in getattr(self, kind)}
 
     def toml(self) -> str:
-        """A file that asks for the same fit; where it is written and what is shown are left to the command line."""
+        """A TOML file that asks for the same fit, without the options for output."""
         others = ("out", "replace", "quiet", "json")
         own = {name: value for name, value in dataclasses.asdict(self).items() if name not in others}
         given = own.pop("parameters")
@@ -62,7 +62,7 @@ class Settings:
 
 
 def _toml(value: Any) -> str:
-    """Texts, numbers, truth values and lists of them are written as in JSON."""
+    """Texts, numbers, truth values and lists of them look the same in JSON."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -104,10 +104,10 @@ OPTIONS = {
 
 
 def settings(given: Mapping[str, Any], config: Path | None) -> Settings:
-    """What was given, before what the TOML file says, before the defaults.
+    """Merges the options of the command line, those of the TOML file, and the defaults; the first wins.
 
     Args:
-        given: options of the command line, without those that were not given.
+        given: the options that the command line sets.
         config: a TOML file.
     """
     found: dict[str, Any] = {}

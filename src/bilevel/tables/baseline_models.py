@@ -1,11 +1,11 @@
-"""What people do today: one linear model for all tasks, with the task as a column, and one model for each task.
+"""Baseline models: one linear model for all tasks, with the task as a column, and one linear model for each task.
 
-Both are scikit-learn's, with the penalty chosen among `PENALTIES` on a quarter of the training rows and then fitted to
-all of them:
+This is what people do today. Both are scikit-learn's. The penalty is chosen among `PENALTIES` on a quarter of the
+training rows, and the model is then fitted to all of them:
 
     min over w of  mean loss of (w, b) + p |w|^2
 
-with the cross-entropy or the squared error. Inputs are standardised, and targets of regression are too.
+with the cross-entropy or the squared error. Inputs are standardised, and so are the targets of regression.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from threadpoolctl import threadpool_limits
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-UNTUNED = 1e-2  # where there are too few rows to choose
-FEWEST = 8  # rows to choose a penalty with
-TUNING = 50_000  # rows that it is chosen with, at most
-DENSE = 2**25  # numbers up to which the columns of the tasks are dense
-SMALLEST = 1e-7  # probability that a class counts with, at least
+UNTUNED = 1e-2  # the penalty if there are too few rows to choose one
+FEWEST = 8  # rows that are needed to choose a penalty
+TUNING = 50_000  # rows that choose it at most
+DENSE = 2**25  # up to this many numbers the columns of the tasks are dense
+SMALLEST = 1e-7  # losses use at least this probability
 
 
-class Rows(NamedTuple):
-    """Rows with their targets: numbers of classes, or standardised numbers."""
+class BaselineRows(NamedTuple):
+    """Rows with their targets: the numbers of classes, or standardised numbers."""
 
     X: np.ndarray
     target: np.ndarray
     task: np.ndarray  # the number of its task
     classes: int  # of all tasks; 0 for regression
 
-    def take(self, rows: np.ndarray) -> Rows:
-        """Some of the rows."""
-        return Rows(self.X[rows], self.target[rows], self.task[rows], self.classes)
+    def take(self, rows: np.ndarray) -> BaselineRows:
+        """Selects rows by their numbers."""
+        return BaselineRows(self.X[rows], self.target[rows], self.task[rows], self.classes)
 
 
-def pooled(train: Rows, test: Rows, tasks: int, seed: int) -> np.ndarray:
-    """Probabilities of all classes, or values, of the test rows."""
+def pooled(train: BaselineRows, test: BaselineRows, tasks: int, seed: int) -> np.ndarray:
+    """Predictions of one model for all tasks for the test rows: probabilities of all classes, or values."""
     inputs = [_with_task(rows, tasks) for rows in (train, test)]
     model = _tuned(inputs[0], train.target, train.classes, seed)
     return _outputs(model, inputs[1], train.classes)
 
 
-def one_each(train: Rows, test: Rows, tasks: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The numbers of the test rows of one task after the other, and what its own model says of them."""
+def one_each(train: BaselineRows, test: BaselineRows, tasks: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """For one task after the other, the numbers of its test rows and the predictions of its own model."""
     shares = np.bincount(train.target, minlength=train.classes) / len(train.target) if train.classes else np.empty(0)
     of_train, of_test = (_by_task(rows.task, tasks) for rows in (train, test))
-    with threadpool_limits(1, "blas"):  # small products: several threads would wait for each other
+    with threadpool_limits(1, "blas"):  # in small products, several threads would wait for each other
         for number in range(tasks):
             own, asked = train.take(of_train[number]), of_test[number]
             if not len(asked):
@@ -70,8 +70,8 @@ def _by_task(task: np.ndarray, tasks: int) -> list[np.ndarray]:
     return np.split(order, np.cumsum(np.bincount(task, minlength=tasks))[:-1])
 
 
-def _with_task(rows: Rows, tasks: int) -> Any:
-    """A column a task beside the inputs."""
+def _with_task(rows: BaselineRows, tasks: int) -> Any:
+    """The inputs and a column for each task."""
     count = len(rows.task)
     if count * tasks > DENSE:
         ones = (np.ones(count, np.float32), (np.arange(count), rows.task))
@@ -85,7 +85,7 @@ def _with_task(rows: Rows, tasks: int) -> Any:
 
 
 def _tuned(X: Any, target: np.ndarray, classes: int, seed: int) -> Any:
-    """With the penalty that does best on a quarter of the rows, as much of every class or of every size of target."""
+    """A model with the penalty that does best on a quarter of the rows, stratified by class or by size of target."""
     order = np.random.default_rng(seed).permutation(len(target))
     order = order[np.argsort(target[order], kind="stable")]
     order = order[:: max(1, -(-len(order) // TUNING))]
@@ -121,7 +121,7 @@ def _outputs(model: Any, X: Any, classes: int) -> np.ndarray:
 
 
 def losses(outputs: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Of each row: the cross-entropy of probabilities, or the squared error."""
+    """The loss of each row: the cross-entropy of probabilities, or the squared error."""
     if outputs.ndim == 1:
         return (outputs - target) ** 2
     return -np.log(np.maximum(outputs[np.arange(len(target)), target], SMALLEST))
