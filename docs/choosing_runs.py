@@ -14,11 +14,10 @@ import jax.numpy as jnp
 import bilevel as bl
 from bilevel._cost.given_rates import GivenRates, with_rates
 from bilevel._studies.records import RecordFiles
-from bilevel.comparison import runner, tuning
+from bilevel.comparison import runner
 from bilevel.comparison.benchmarks import BENCHMARKS, all_solvers, by_name
-from bilevel.comparison.candidates import Candidate
+from bilevel.comparison.candidates import AUTOMATIC, Candidate
 from bilevel.comparison.runner import Budget, plan
-from bilevel.comparison.tuning import AUTOMATIC
 
 Say = Callable[[str], None]
 
@@ -51,7 +50,7 @@ class Setting:
     @property
     def runs(self) -> float:
         """About how many whole runs a tuned solver makes."""
-        tried = len(self.grid.rates()) / runner.TUNING_SHARE + tuning.FINALISTS * runner.DRAWS
+        tried = len(self.grid.rates()) / runner.TUNING_SHARE + runner.FINALISTS * runner.DRAWS
         return WIDENED * tried + self.seeds
 
 

@@ -20,7 +20,7 @@ from choosing_runs import FALLING, Setting, budget_of, clock, estimate, falling,
 import bilevel as bl
 from bilevel._studies import statistics
 from bilevel._studies.records import RecordFiles
-from bilevel.comparison import candidates, runner, tuning
+from bilevel.comparison import candidates, runner
 from bilevel.comparison.benchmarks import all_solvers
 from bilevel.solvers.recommendation import SHORT
 
@@ -43,11 +43,11 @@ def fields(found: Mapping[str, bl.Comparison], chosen: Sequence[Setting], second
         "measuring": tables.measuring(problems, {name: c.skipped for name, c in found.items()}),
         "budgets": ", ".join(f"{budget_of(c):,.0f} a task on {name}" for name, c in found.items()),
         "evaluations": str(candidates.EVALUATIONS),
-        **{f"grid_{name}": ", ".join(f"{r:g}" for r in rates) for name, rates in zip(tuning.AXES, grid, strict=True)},
+        **{f"grid_{name}": ", ".join(f"{r:g}" for r in rates) for name, rates in zip(runner.AXES, grid, strict=True)},
         "tuning_share": f"1/{runner.TUNING_SHARE}",
-        "finalists": str(tuning.FINALISTS),
+        "finalists": str(runner.FINALISTS),
         "draws": str(runner.DRAWS),
-        "widenings": str(tuning.WIDENINGS),
+        "widenings": str(runner.WIDENINGS),
         "end": f"{statistics.END:.0%}",
         "far": f"{statistics.FAR:g}",
         "seeds": ", ".join(f"{count} seeds on {name}" for name, count in seeds.items()),

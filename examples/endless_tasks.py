@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import bilevel as bl
-from bilevel.problems.representation import MLP
+from bilevel.problems import MLP
 
 FEATURES = 3
 START = jnp.zeros((FEATURES, 1))  # where the head of every new wave starts

@@ -29,8 +29,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import bilevel as bl
-from bilevel.datasets.fashion_mnist import EASY, HARD
-from bilevel.problems.representation import MLP, Heads, cross_entropy, length, square, squared_error
+from bilevel.datasets.benchmark_data import EASY, HARD
+from bilevel.problems.networks import MLP, Heads, cross_entropy, length, square, squared_error
 
 LOWER_BATCH, UPPER_BATCH = 8, 16
 

@@ -10,14 +10,12 @@ import pytest
 
 import bilevel as bl
 from bilevel._cost.given_rates import GivenRates, with_rates
-from bilevel._studies.experiment import Experiment
-from bilevel._studies.measures import score
-from bilevel._studies.records import MemoryRecords, Record, write_table
+from bilevel._studies.records import Experiment, MemoryRecords, Record, write_table
+from bilevel._studies.statistics import score
 from bilevel.comparison.benchmarks import all_solvers, fingerprint
 from bilevel.comparison.candidates import Candidate, Profile
 from bilevel.comparison.comparing import default_target
-from bilevel.comparison.runner import Budget, Runner, plan
-from bilevel.comparison.tuning import Grid
+from bilevel.comparison.runner import Budget, Grid, Runner, plan
 from bilevel.problems import Ready
 from command import call
 

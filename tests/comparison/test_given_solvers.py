@@ -11,7 +11,7 @@ import pytest
 import bilevel as bl
 from bilevel._core.module import leaf
 from bilevel._cost.given_rates import GivenRates, rates_of, with_rates
-from bilevel.comparison.tuning import Grid, label, tunable, tuned_on
+from bilevel.comparison.runner import Grid, label, tunable, tuned_on
 
 SMALL = Grid((1e-2, 1e-1), (1e-1,), (1e-3,))
 

@@ -5,7 +5,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.comparison.benchmarks import Recommended
-from bilevel.comparison.tuning import Grid
+from bilevel.comparison.runner import Grid
 
 SMALL = Grid((1e-2,), (1e-1,), (1e-3,))
 SHORT = {"seconds": 1e-9, "seeds": 1, "progress": False}  # one step

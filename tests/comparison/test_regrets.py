@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel._studies.record_files import RecordFiles
-from bilevel._studies.records import REGRETS, Record
+from bilevel._studies.records import REGRETS, Record, RecordFiles
 from bilevel.comparison.benchmarks import BENCHMARKS
 from bilevel.weightings import Average, Regret
 

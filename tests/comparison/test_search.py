@@ -6,7 +6,7 @@ import pytest
 
 import bilevel as bl
 from bilevel._cost.given_rates import rates_of
-from bilevel.comparison.tuning import WIDENINGS, Axis, Grid, Search
+from bilevel.comparison.runner import WIDENINGS, Axis, Grid, Search
 from bilevel.weightings import SimplexAscent
 
 GRID = Grid((1e-3, 1e-2, 1e-1), (1e-2, 1e-1, 4e-1), (1e-2, 1e-1))

@@ -5,14 +5,12 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel._studies import measures
-from bilevel._studies.experiment import Experiment
-from bilevel._studies.records import MemoryRecords, Record
+from bilevel._studies import statistics
+from bilevel._studies.records import Experiment, MemoryRecords, Record
 from bilevel.comparison.benchmarks import BENCHMARKS
-from bilevel.comparison.candidates import Candidate, Profile, Rank
+from bilevel.comparison.candidates import Candidate, Profile, Rank, edge_of_grid
 from bilevel.comparison.figure import Levels, draw
 from bilevel.comparison.runner import Budget, Runner
-from bilevel.comparison.table import edge_of_grid
 from bilevel.problems import Ready
 
 
@@ -97,10 +95,10 @@ def test_a_run_is_scored_by_the_column_that_choices_go_by():
     [plain] = candidate("a", 3.0).runs.values()
     [held] = candidate("a", 3.0, worst_selection=[9.0, 4.0, 7.0]).runs.values()
     [gone] = candidate("a", 3.0, worst_selection=[9.0, 4.0, np.nan]).runs.values()
-    assert (measures.score(plain, 20), measures.score(held, 20), measures.score(gone, 20)) == (3.0, 7.0, np.inf)
-    assert measures.at_best(held, "worst_validation") == 5.0
-    assert measures.at_best(gone, "worst_validation") == 5.0
-    assert measures.at_best(plain, "worst_validation") == 3.0
+    assert (statistics.score(plain, 20), statistics.score(held, 20), statistics.score(gone, 20)) == (3.0, 7.0, np.inf)
+    assert statistics.at_best(held, "worst_validation") == 5.0
+    assert statistics.at_best(gone, "worst_validation") == 5.0
+    assert statistics.at_best(plain, "worst_validation") == 3.0
 
 
 def test_solvers_tie_where_places_are_equal_or_intervals_overlap():

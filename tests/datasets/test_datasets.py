@@ -11,14 +11,11 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.datasets import fashion_mnist as module_function
-from bilevel.datasets import fashion_pairs, letter_pairs, sinusoids
-from bilevel.datasets.letter import FEWEST, letter
+from bilevel.datasets import benchmark_data as module
+from bilevel.datasets import fashion_mnist, fashion_pairs, letter_pairs, sinusoids
+from bilevel.datasets.benchmark_data import FEWEST, letter
 from bilevel.problems import MLP, representation, sinusoid_regression
-from bilevel.problems.representation import cross_entropy, softmax_cross_entropy_twice
-
-module = __import__("sys").modules["bilevel.datasets.fashion_mnist"]
-
+from bilevel.problems.networks import cross_entropy, softmax_cross_entropy_twice
 
 # ---------------------------------------------------------------- FashionMNIST, in a small likeness
 
@@ -28,13 +25,13 @@ def likeness(monkeypatch, tmp_path):
     """Files of the same form with 200 and 40 images, all ten classes in each; nothing else is on this machine."""
     generator = np.random.default_rng(0)
     arrays, parts = {}, {}
-    for name, part in module.PARTS.items():
+    for name, part in module.FILES.items():
         rows = 200 if "train" in name else 40
         shape = (rows, *part.shape[1:])
         array = generator.integers(0, 256, shape) if "images" in name else np.arange(rows) % 10
         arrays[name] = array.astype(np.uint8)
         parts[name] = part._replace(shape=shape, sha256=hashlib.sha256(arrays[name].tobytes()).hexdigest())
-    monkeypatch.setattr(module, "PARTS", parts)
+    monkeypatch.setattr(module, "FILES", parts)
     monkeypatch.setattr(module, "DEBIAN", tmp_path / "debian")
     monkeypatch.delenv("BILEVEL_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -55,27 +52,27 @@ def assert_is(found, likeness):
 
 
 def test_a_given_folder(likeness):
-    assert_is(module_function(likeness.write(likeness.path / "own")), likeness)
+    assert_is(fashion_mnist(likeness.write(likeness.path / "own")), likeness)
 
 
 def test_the_environment_comes_before_debian_and_debian_before_the_cache(likeness, monkeypatch):
     likeness.write(module.cache_folder())
-    assert_is(module_function(), likeness)
+    assert_is(fashion_mnist(), likeness)
     likeness.write(module.DEBIAN)
     (module.cache_folder() / "train-labels-idx1-ubyte.gz").write_bytes(b"damaged")
-    assert_is(module_function(), likeness)
+    assert_is(fashion_mnist(), likeness)
     monkeypatch.setenv("BILEVEL_DATA", str(likeness.path / "named"))
     likeness.write(likeness.path / "named" / "fashion-mnist")
     (module.DEBIAN / "train-labels-idx1-ubyte.gz").write_bytes(b"damaged")
-    assert_is(module_function(), likeness)
+    assert_is(fashion_mnist(), likeness)
 
 
 def test_a_folder_that_is_named_but_holds_nothing(likeness, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"folder='.*nowhere'\): there is no train-images"):
-        module_function(likeness.path / "nowhere")
+        fashion_mnist(likeness.path / "nowhere")
     monkeypatch.setenv("BILEVEL_DATA", str(likeness.path / "nowhere"))
     with pytest.raises(FileNotFoundError, match=r"BILEVEL_DATA is .*no folder fashion-mnist"):
-        module_function()
+        fashion_mnist()
 
 
 @pytest.mark.parametrize(
@@ -95,7 +92,7 @@ def test_damaged_files(likeness, harm, said):
     file = folder / "t10k-images-idx3-ubyte.gz"
     file.write_bytes(harm(file.read_bytes()))
     with pytest.raises(ValueError, match=said):
-        module_function(folder)
+        fashion_mnist(folder)
 
 
 def test_a_small_file_that_unpacks_to_a_huge_one_is_not_unpacked(likeness):
@@ -105,7 +102,7 @@ def test_a_small_file_that_unpacks_to_a_huge_one_is_not_unpacked(likeness):
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match="not a file of FashionMNIST"):
-            module_function(folder)
+            fashion_mnist(folder)
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:
         tracemalloc.stop()
@@ -125,8 +122,8 @@ def test_a_download_is_kept_and_then_found(likeness, monkeypatch):
 
     monkeypatch.setattr(module, "TRAINING", 200)
     monkeypatch.setattr("sklearn.datasets.fetch_openml", fetch)
-    assert_is(module_function(), likeness)
-    assert_is(module_function(), likeness)
+    assert_is(fashion_mnist(), likeness)
+    assert_is(fashion_mnist(), likeness)
     assert asked == [("Fashion-MNIST",)]
 
 
@@ -136,7 +133,7 @@ def test_nothing_found_and_nothing_reachable_says_what_to_do(likeness, monkeypat
 
     monkeypatch.setattr("sklearn.datasets.fetch_openml", fetch)
     with pytest.raises(FileNotFoundError, match=r"no route to host.*BILEVEL_DATA.*dataset-fashion-mnist"):
-        module_function()
+        fashion_mnist()
 
 
 def test_pairs_of_classes_are_tasks(likeness):
@@ -248,7 +245,7 @@ def test_letters_hold_out_training_rows_and_leave_the_others_as_they_are(rows):
 
 
 def test_fashion_holds_out_training_rows_and_leaves_the_others_as_they_are(likeness):
-    data = module_function(likeness.write(likeness.path / "own"))
+    data = fashion_mnist(likeness.write(likeness.path / "own"))
     pairs = [(0, 1), (2, 3)]
     for plain, held in zip(
         fashion_pairs(pairs, 5, data=data), fashion_pairs(pairs, 5, data=data, selection=0.2), strict=True

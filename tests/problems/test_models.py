@@ -9,7 +9,7 @@ from flax import nnx
 
 import bilevel as bl
 from bilevel import hypergradients, weightings
-from bilevel.problems.representation import squared_error
+from bilevel.problems.networks import squared_error
 
 SCALES = 0.5 + jnp.arange(3.0)  # one parabola a task
 

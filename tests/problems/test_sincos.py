@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bilevel.problems.sincos import sincos
+from bilevel.problems.models import sincos
 
 
 @pytest.mark.parametrize("size", [1.0, 100.0, 1e5])

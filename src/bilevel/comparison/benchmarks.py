@@ -11,12 +11,12 @@ import jax
 import numpy as np
 
 from bilevel import solvers as exported
-from bilevel._core.words import suggestion
+from bilevel._core.values import suggestion
 from bilevel._cost.catalogue import find
-from bilevel._studies.experiment import Experiment, Reference
+from bilevel._studies.records import Experiment, Reference
 from bilevel.datasets import fashion_pairs, letter_pairs, sinusoids
 from bilevel.hypergradients import Unrolled
-from bilevel.paper import fashion, letter
+from bilevel.paper import experiments
 from bilevel.problem import initial_point
 from bilevel.problem.base import BaseProblem
 from bilevel.problems import Ready, enclosing_ball, hyperparameters, noisy_ball, representation, sinusoid_regression
@@ -44,12 +44,12 @@ def _sinusoids(seed: int, variant: str = "") -> Ready:
 
 
 def _letter(seed: int, variant: str = "") -> Ready:
-    return hyperparameters(letter_pairs(16, seed=seed, rows=letter.ROWS, selection=0.25))
+    return hyperparameters(letter_pairs(16, seed=seed, rows=experiments.LETTER_ROWS, selection=0.25))
 
 
 @functools.lru_cache(maxsize=1)  # it is large, and all rates are tried on one draw
 def _fashion(seed: int, variant: str = "") -> Ready:
-    return representation(fashion_pairs(seed=seed, data=fashion.images(), selection=0.1), seed=seed)
+    return representation(fashion_pairs(seed=seed, data=experiments.images(), selection=0.1), seed=seed)
 
 
 _waves = MORBiT(0.007, 0.005, Unrolled(), SimplexAscent(0.003, pull=3.0))
@@ -68,15 +68,15 @@ BENCHMARKS = {
             "16 pairs of letters share hyperparameters, a quarter of the training rows for selection",
             _letter,
             steps=4000,
-            reference=Reference(letter.described, letter.LETTER.steps),
+            reference=Reference(experiments.letter_described, experiments.LETTER.steps),
         ),
         Experiment(
             "fashion",
             "ten pairs of FashionMNIST classes share a layer, a tenth of the training rows for selection",
             _fashion,
             steps=1500,
-            require=fashion.images,
-            reference=Reference(fashion.described, fashion.FASHION.steps),
+            require=experiments.images,
+            reference=Reference(experiments.fashion_described, experiments.FASHION.steps),
         ),
     )
 }

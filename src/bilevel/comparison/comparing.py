@@ -13,14 +13,23 @@ from jax.typing import ArrayLike
 
 from bilevel._core import pytrees, values
 from bilevel._cost.report import DivergedError
-from bilevel._studies.experiment import Experiment
-from bilevel._studies.record_files import RecordFiles
-from bilevel._studies.records import MemoryRecords
-from bilevel.comparison import figure, table
+from bilevel._studies.records import Experiment, MemoryRecords, RecordFiles
+from bilevel.comparison import figure
 from bilevel.comparison.benchmarks import OPTIMA, PAPER, benchmark, choose, own_benchmark, recommended_for, refusal
-from bilevel.comparison.candidates import Candidate, Rank, ranked
-from bilevel.comparison.runner import TUNING_SEED, Budget, OverBudgetError, Runner
-from bilevel.comparison.tuning import AUTOMATIC, Grid, tunable, tuned_on
+from bilevel.comparison.candidates import (
+    AUTOMATIC,
+    Candidate,
+    Rank,
+    RowRanks,
+    TableRow,
+    ranked,
+    table_findings,
+    table_regrets,
+    table_row,
+    table_text,
+    write_tables,
+)
+from bilevel.comparison.runner import TUNING_SEED, Budget, Grid, OverBudgetError, Runner, tunable, tuned_on
 from bilevel.problem import initial_point
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.problem import Problem
@@ -71,7 +80,7 @@ class Comparison:
         found = iter(ranked([c.ends(by).tolist() for c, by in equal]))
         return [None if c.name == PAPER else next(found) for c in self.candidates]
 
-    def table(self) -> list[table.TableRow]:
+    def table(self) -> list[TableRow]:
         """A row for every solver: ranks, final losses, calls and seconds to the target, memory, share that diverged.
 
         With baselines, also worst regrets, and the tasks with the worst loss and regret.
@@ -79,19 +88,19 @@ class Comparison:
         ranks, known = self.ranks, self.baselines
         first = next((rank for rank in ranks if rank is not None), None)
         return [
-            table.row(candidate, table.Ranks(rank, test, first), self.target)
-            | ({} if known is None else table.regrets(candidate, known.names))
+            table_row(candidate, RowRanks(rank, test, first), self.target)
+            | ({} if known is None else table_regrets(candidate, known.names))
             for candidate, rank, test in zip(self.candidates, ranks, self.test_ranks, strict=True)
         ]
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What to know before believing the ranks: ties for the first place, rates at the edge of a grid."""
-        return table.table_findings(self.table())
+        return table_findings(self.table())
 
     def summary(self) -> str:
         """The table as text."""
-        return table.as_text(self.title, self.table(), self.skipped, self.target)
+        return table_text(self.title, self.table(), self.skipped, self.target)
 
     def plot(self, path: str | os.PathLike | None = None) -> Figure:
         """Worst losses on validation, selection and test rows, against calls and against time; ranks by the names."""
@@ -100,7 +109,7 @@ class Comparison:
 
     def write(self, folder: Path) -> None:
         """Tables and figures as files."""
-        table.write(self.table(), self.candidates, folder)
+        write_tables(self.table(), self.candidates, folder)
         for suffix in ("png", "pdf"):
             self.plot(folder / f"comparison.{suffix}")
 

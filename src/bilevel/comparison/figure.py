@@ -12,8 +12,7 @@ import numpy as np
 
 from bilevel._studies.records import Record
 from bilevel.comparison.benchmarks import PAPER
-from bilevel.comparison.candidates import Candidate, Rank
-from bilevel.comparison.tuning import AUTOMATIC
+from bilevel.comparison.candidates import AUTOMATIC, Candidate, Rank
 from bilevel.results.plots import check_path
 from bilevel.results.plots.entries import COLOURS, DPI, MARKERS, PALE, STYLE
 from bilevel.results.plots.panels import Line, draw_lines, over_steps, spread

@@ -1,8 +1,15 @@
 """Data to run on."""
 
-from bilevel.datasets.fashion_mnist import FashionMNIST, fashion_mnist, fashion_pairs
-from bilevel.datasets.letter import Letter, letter, letter_pairs
-from bilevel.datasets.sinusoids import Wave, sinusoids
+from bilevel.datasets.benchmark_data import (
+    FashionMNIST,
+    Letter,
+    Wave,
+    fashion_mnist,
+    fashion_pairs,
+    letter,
+    letter_pairs,
+    sinusoids,
+)
 from bilevel.datasets.splitting import split
 
 __all__ = [

@@ -36,8 +36,8 @@ def split(
     by the selection rows, and test rows only report. Every row is in one part of one task.
 
     Each part gets its share by largest remainders, from every class where there are classes: its number of rows of a
-    class is less than 1 away from the share. Only where a part would get no row at all, it gets one from where there
-    are most above the share. How a task is split depends on the seed, its name and its rows, and not on other tasks.
+    class is less than 1 away from the share. A part that would get no row at all gets one from the part furthest above
+    its share. The split of a task depends on the seed, its name and its rows, and not on other tasks.
 
     Args:
         rows: a pytree of arrays with one leading axis, the rows.
@@ -85,7 +85,7 @@ def split(
 
 
 def _shares(given: Mapping[str, float]) -> Shares:
-    """The share of each part that there is, exactly as it was written: 0.1 is a tenth."""
+    """The share of each part, exactly as it is written: 0.1 is a tenth."""
     for name, share in given.items():
         values.number(name, share, least=0, of="split")
     exact = {name: Fraction(str(float(share))) for name, share in given.items()}
@@ -145,7 +145,7 @@ def _check_size(name: str | None, count: int, shares: Shares) -> None:
 
 
 def _generator(seed: int, name: str | None) -> np.random.Generator:
-    """A stream of a task's own."""
+    """The random stream of one task."""
     digest = hashlib.sha256(("" if name is None else f"task {name}").encode()).digest()
     return np.random.default_rng([int(seed), *np.frombuffer(digest, np.uint32).tolist()])
 
@@ -167,8 +167,8 @@ def _parts(
 def allot(sizes: Sequence[int], shares: Sequence[Fraction]) -> np.ndarray:
     """How many rows of each class each part gets, (classes, parts): less than 1 from the share of every class.
 
-    What is left after whole numbers goes to the largest remainders. What other classes' remainders have left a part
-    short of counts too: otherwise many small classes would all favour the same parts.
+    Rows that are left after whole numbers go to the largest remainders. A remainder includes what a part lacks from the
+    classes before: otherwise many small classes would all favour the same parts.
 
     >>> allot([3, 3, 3], [Fraction(1, 2), Fraction(1, 2)]).tolist()
     [[2, 1], [1, 2], [2, 1]]
@@ -178,7 +178,7 @@ def allot(sizes: Sequence[int], shares: Sequence[Fraction]) -> np.ndarray:
         ideal = [size * share for share in shares]
         own = [int(part) for part in ideal]
         owed = [o + part - n for o, part, n in zip(owed, ideal, own, strict=True)]
-        open_ = [i for i, part in enumerate(ideal) if part > own[i]]  # the others have all of their share
+        open_ = [i for i, part in enumerate(ideal) if part > own[i]]  # the others have their whole share
         for i in sorted(open_, key=lambda i: -owed[i])[: size - sum(own)]:
             own[i] += 1
             owed[i] -= 1
@@ -187,7 +187,7 @@ def allot(sizes: Sequence[int], shares: Sequence[Fraction]) -> np.ndarray:
 
 
 def _filled(counts: np.ndarray, ideal: np.ndarray) -> np.ndarray:
-    """The same with a row in each part, taken from where there are most above the share, of the same class."""
+    """The counts with a row in each part, taken from the part that is furthest above its share of a class."""
     counts = counts.copy()
     while not (in_all := counts.sum(axis=0)).all():
         above = np.where((counts > 0) & (in_all > 1), counts - ideal, -np.inf)

@@ -31,7 +31,7 @@ import optax
 from bilevel._studies.records import Experiment
 from bilevel.constraints import NonNegative, Unconstrained
 from bilevel.datasets import fashion_mnist, fashion_pairs, letter_pairs, sinusoids
-from bilevel.datasets.sinusoids import Wave, wave_task
+from bilevel.datasets.benchmark_data import Wave, wave_task
 from bilevel.diagnostics.points import solve_lower
 from bilevel.hypergradients import Direct, Exact, Tracked, Unrolled
 from bilevel.oracles.upper import Point, Upper
@@ -50,7 +50,7 @@ from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.problem.task import Task
 from bilevel.problems import Ready, hyperparameters
-from bilevel.problems.representation import (
+from bilevel.problems.networks import (
     MLP,
     representation,
     sinusoid_regression,

@@ -26,8 +26,8 @@ from bilevel.problem.per_task import PerTask, fields_of, for_tasks
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
 from bilevel.problem.task import Task
-from bilevel.problems.representation import MLP, Loss, softmax_cross_entropy_twice, uniform
-from bilevel.problems.sincos import sincos
+from bilevel.problems.models import sincos
+from bilevel.problems.networks import MLP, Loss, softmax_cross_entropy_twice, uniform
 from bilevel.solvers._base.estimator import Alternating
 from bilevel.solvers._base.moves import MovedLower
 from bilevel.solvers._base.solver import Solver

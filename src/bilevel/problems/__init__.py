@@ -1,20 +1,28 @@
 """Ready problems."""
 
-from bilevel.problems.auc import AUCModel, area_under_curve, auc
 from bilevel.problems.closed_form import (
+    Known,
+    Ready,
+    adapted_ball,
     bounded_ball,
     enclosing_ball,
     noisy_ball,
     opposed_slopes,
+    random_quadratics,
+    reduced_ball,
     shrinkage,
 )
-from bilevel.problems.hyperparameters import FourierLogistic, hyperparameters
-from bilevel.problems.meta_learning import maml
-from bilevel.problems.multitask import LinearModel, logistic, multitask
-from bilevel.problems.quadratic import random_quadratics
-from bilevel.problems.ready import Known, Ready
-from bilevel.problems.representation import MLP, Heads, representation, sinusoid_regression
-from bilevel.problems.single_level import adapted_ball, reduced_ball
+from bilevel.problems.models import (
+    AUCModel,
+    FourierLogistic,
+    LinearModel,
+    area_under_curve,
+    auc,
+    hyperparameters,
+    logistic,
+    multitask,
+)
+from bilevel.problems.networks import MLP, Heads, maml, representation, sinusoid_regression
 
 __all__ = [
     "MLP",

@@ -1,27 +1,53 @@
-"""Small problems whose solution is known in closed form.
+"""Ready problems: their types, small ones whose solution is known in closed form, and random quadratics.
 
-opposed_slopes   two scalar tasks that pull apart
-enclosing_ball   the smallest ball around four points, each task with a y of another dimension
-bounded_ball     the same with a constraint that is active at the solution
-noisy_ball       the same as finite sums, so that batches are noisy and the mean is exact
-shrinkage        ridge penalties: not quadratic in x, as hyperparameter optimisation is
+opposed_slopes     two scalar tasks that pull apart
+enclosing_ball     the smallest ball around four points, each task with a y of another dimension
+bounded_ball       the same with a constraint that is active at the solution
+noisy_ball         the same as finite sums, so that batches are noisy and the mean is exact
+shrinkage          ridge penalties: not quadratic in x, as hyperparameter optimisation is
+reduced_ball       the smallest ball without a lower level
+adapted_ball       the same after one gradient step by each task (MAML)
+random_quadratics  of chosen condition
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel._core.values import number, positive, whole
 from bilevel.constraints import Box
+from bilevel.problem.base import BaseProblem
+from bilevel.problem.minmax import Adapted, MinMaxProblem
 from bilevel.problem.problem import Problem
 from bilevel.problem.task import Task
-from bilevel.problems.ready import Known
 
 if TYPE_CHECKING:
     from bilevel.constraints.sets import Constraint
+
+
+ProblemT = TypeVar("ProblemT", bound=BaseProblem)
+X = TypeVar("X")
+
+
+class Ready(NamedTuple, Generic[ProblemT, X]):
+    """A problem and where to start; the tasks bring their y, where they have one."""
+
+    problem: ProblemT
+    x: X
+
+
+class Known(NamedTuple, Generic[ProblemT, X]):
+    """A problem, where to start, and its solution."""
+
+    problem: ProblemT
+    x: X  # a starting point
+    solution: np.ndarray  # x*
+    weights: np.ndarray  # lambda*
+    value: float  # the worst loss at x*
 
 
 def squared_error(x, y, batch):
@@ -170,3 +196,106 @@ def shrinkage(x: float = 0.0) -> Known[Problem, jax.Array]:
         np.array([2 / 3, 1 / 3]),
         2 / 9,
     )
+
+
+def distance(x: jax.Array, batch: jax.Array) -> jax.Array:
+    """|x - p|^2 / 2."""
+    return jnp.mean(jnp.sum((x[None] - batch) ** 2, axis=1)) / 2
+
+
+def scaled_distance(x: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
+    """q |x - p|^2 / 2."""
+    return jnp.mean(batch["q"] * jnp.sum((x[None] - batch["p"]) ** 2, axis=1)) / 2
+
+
+def reduced_ball(constraint: Constraint | None = None) -> Known[MinMaxProblem, jax.Array]:
+    """F_i(x) = |x - p_i|^2 / 2: what is left of `enclosing_ball` once every y_i is at its optimum.
+
+    The solution is the centre (2, 1) of the circle through the first three points; the weights are (1/4, 5/12, 1/3, 0).
+    """
+    rows = [jnp.array([p]) for p in CENTRES]
+    problem = MinMaxProblem(distance, [Task(row, row) for row in rows], constraint=constraint)
+    ball = enclosing_ball()
+    return Known(problem, ball.x, ball.solution, ball.weights, ball.value)
+
+
+def adapted_ball(q: float = 2.0, lr: float = 0.1) -> Known[MinMaxProblem, jax.Array]:
+    """A loss q |x - p_i|^2 / 2 after one gradient step of size lr: F_i(x) = q (1 - lr q)^2 |x - p_i|^2 / 2.
+
+    The gradient has the factor 1 - lr q twice, once from the adapted gradient and once from the derivative of the step;
+    first-order MAML has it once. The solution and the weights are those of `reduced_ball`.
+    """
+    rows = [{"p": jnp.array([p]), "q": jnp.array([q])} for p in CENTRES]
+    tasks = [Task(row, row) for row in rows]
+    problem = MinMaxProblem(scaled_distance, tasks, objective=Adapted(lr))
+    ball = enclosing_ball()
+    return Known(problem, ball.x, ball.solution, ball.weights, q * (1 - lr * q) ** 2 * ball.value)
+
+
+def quadratic_upper(x, y, batch):
+    """(y - t)' C (y - t) / 2."""
+    gap = y[None] - batch["t"]
+    return jnp.mean(jnp.einsum("ri,rij,rj->r", gap, batch["C"], gap)) / 2
+
+
+def quadratic_lower(x, y, batch):
+    """(y - B x)' A (y - B x) / 2."""
+    gap = y[None] - jnp.einsum("rij,j->ri", batch["B"], x)
+    return jnp.mean(jnp.einsum("ri,rij,rj->r", gap, batch["A"], gap)) / 2
+
+
+def _random_hessian(generator: np.random.Generator, d: int, condition: float) -> np.ndarray:
+    basis, _ = np.linalg.qr(generator.normal(size=(d, d)))
+    return basis @ np.diag(np.geomspace(1, condition, d)) @ basis.T
+
+
+def random_quadratics(
+    seed: int,
+    tasks: int = 8,
+    x_size: int = 5,
+    y_size: int = 8,
+    lower_condition: float = 10.0,
+    upper_condition: float = 10.0,
+    x_scale: float = 1.0,
+    loss_scale: float = 1.0,
+) -> Ready[Problem, jax.Array]:
+    """n tasks with y_i* = B_i x and l_i(x) = loss_scale (B_i x - t_i)' C_i (B_i x - t_i) / 2; x starts at zero.
+
+    Args:
+        seed: of everything random.
+        tasks: n.
+        x_size: the dimension of x.
+        y_size: the dimension of every y_i, at least x_size.
+        lower_condition: of the Hessian of every g_i in y.
+        upper_condition: of the Hessian of every l_i in x.
+        x_scale: the size that x is measured in.
+        loss_scale: multiplies every f_i.
+    """
+    for name, count in (("tasks", tasks), ("x_size", x_size), ("y_size", y_size)):
+        whole(name, count, of="random_quadratics")
+    whole("seed", seed, least=0, of="random_quadratics")
+    if y_size < x_size:
+        raise ValueError(f"random_quadratics(y_size={y_size}): it needs at least x_size, {x_size}.")
+    for name, value in (("lower_condition", lower_condition), ("upper_condition", upper_condition)):
+        number(name, value, least=1, of="random_quadratics")
+    for name, value in (("x_scale", x_scale), ("loss_scale", loss_scale)):
+        positive(name, value, of="random_quadratics")
+    generator = np.random.default_rng(int(seed))
+    rows: dict[str, list[np.ndarray]] = {"A": [], "B": [], "C": [], "t": []}
+    for _ in range(tasks):
+        basis, _ = np.linalg.qr(generator.normal(size=(y_size, x_size)))
+        right, _ = np.linalg.qr(generator.normal(size=(x_size, x_size)))
+        stretch = np.geomspace(1, upper_condition, x_size) ** 0.5
+        B = basis @ np.diag(stretch) @ right  # B' B has the chosen condition
+        rows["A"].append(_random_hessian(generator, y_size, lower_condition))
+        rows["B"].append(B / x_scale)
+        rows["C"].append(loss_scale * np.eye(y_size))
+        # A target that some x reaches, plus a part that no x can reach.
+        rows["t"].append(B @ generator.normal(size=x_size) + 0.5 * generator.normal(size=y_size))
+    data = {name: jnp.array(np.stack(values)[:, None]) for name, values in rows.items()}
+    stack = Task.stack(
+        train={name: data[name] for name in ("A", "B")},
+        validation={name: data[name] for name in ("C", "t")},
+        y=jnp.zeros((tasks, y_size)),
+    )
+    return Ready(Problem(quadratic_upper, quadratic_lower, [stack]), jnp.zeros(x_size))

@@ -1,19 +1,11 @@
-"""Robust representation learning: one network for all tasks, a linear head for each.
-
-With phi_x the network and y_i the head of task i,
-
-    g_i(x, y) = mean loss of phi_x(inputs) y on training rows + penalty of y
-    f_i(x, y) = mean loss of phi_x(inputs) y on validation rows
-
-Reference: Gu, Lu, Ram, Weng, ICLR 2023, section 4, "Representation learning", and appendix C.
-"""
+"""Ready problems with networks: robust representation learning and task-robust meta-learning."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +17,14 @@ from bilevel._core import pytrees
 from bilevel._core.values import is_whole, number, whole
 from bilevel.problem import initial_point
 from bilevel.problem.generators import Generator
+from bilevel.problem.minmax import Adapted, MinMaxProblem
 from bilevel.problem.problem import Problem
 from bilevel.problem.task import Task
-from bilevel.problems.ready import Ready
-from bilevel.problems.rows import check_callable, check_classes, listed
+from bilevel.problems.closed_form import Ready
+from bilevel.problems.models import check_callable, check_classes, listed
+
+if TYPE_CHECKING:
+    from bilevel.constraints.sets import Constraint
 
 Network = Callable[[Any, jax.Array], jax.Array]  # (x, inputs) -> features, one row each
 Layers = list[Any]  # x of an MLP: one matrix a layer, or one dict of a matrix and a vector
@@ -150,7 +146,15 @@ def representation(
     network: Any = None,
     x: Any = None,
 ) -> Ready[Problem, Any]:
-    """Representation learning with dense layers or any model; the defaults are the paper's for FashionMNIST.
+    """Robust representation learning: one network for all tasks, dense layers or any model, a linear head for each.
+
+    With phi_x the network and y_i the head of task i,
+
+        g_i(x, y) = mean loss of phi_x(inputs) y on training rows + penalty of y
+        f_i(x, y) = mean loss of phi_x(inputs) y on validation rows
+
+    The defaults are the paper's for FashionMNIST. Reference: Gu, Lu, Ram, Weng, ICLR 2023, section 4, "Representation
+    learning", and appendix C.
 
     Args:
         tasks: rows (inputs, targets), as `datasets.fashion_pairs` and `datasets.sinusoids` give; for cross-entropy the
@@ -203,7 +207,7 @@ def representation(
 
 
 def _features(function: Network, x: Any, row: jax.ShapeDtypeStruct) -> int:
-    """How many features the network makes of a row; what a model cannot be called for is told in words."""
+    """The number of features that the network makes of a row; an error says why the model cannot be called."""
     initial_point.arrays(x, "representation(network=...)")
     try:
         return jax.eval_shape(function, x, row).shape[1]
@@ -229,7 +233,7 @@ def _first_row(task: Task) -> jax.ShapeDtypeStruct:
 
 
 def _check_layers(layers: object, row: jax.ShapeDtypeStruct) -> None:
-    """Sizes, two or more, the first of which is that of the inputs."""
+    """Checks that there are two sizes or more, the first of them that of the inputs."""
     sizes = list(layers) if isinstance(layers, Iterable) else []
     if len(sizes) < 2 or not all(is_whole(size) and size > 0 for size in sizes):
         raise ValueError(
@@ -251,3 +255,36 @@ def sinusoid_regression(tasks: Sequence[Task], batch: int = 10, seed: int = 0, *
     return representation(
         tasks, layers, 1, squared_error, lower_batch=batch, upper_batch=batch, seed=seed, **paper | options
     )
+
+
+X = TypeVar("X")
+
+
+def maml(
+    loss: Callable[..., jax.Array],
+    tasks: Sequence[Task],
+    x: X,
+    lr: float,
+    steps: int = 1,
+    batch: int | None = None,
+    constraint: Constraint | None = None,
+) -> Ready[MinMaxProblem, X]:
+    """Task-robust meta-learning: a start x from which every task, even the worst, learns in one step or a few.
+
+        F_i(x) = loss of task i on its validation rows at x - lr grad loss(x; its training rows)
+
+    For any loss, `bl.TRMAML` and the other solvers of `bl.MinMaxProblem`.
+
+    References: Finn, Abbeel, Levine, "Model-agnostic meta-learning for fast adaptation of deep networks", ICML 2017;
+    Collins, Mokhtari, Shakkottai, "Task-robust model-agnostic meta-learning", NeurIPS 2020.
+
+    Args:
+        loss: loss(x, batch) of one task.
+        tasks: training rows to adapt on, validation rows to measure the loss on.
+        x: where the shared starting point starts, for instance the parameters of a network.
+        lr: of the tasks' own steps.
+        steps: how many of them.
+        batch: rows per step and task, of each kind; None = all.
+        constraint: the set of x, from `bl.constraints`; None = unconstrained.
+    """
+    return Ready(MinMaxProblem(loss, tasks, constraint, batch, Adapted(lr, steps)), x)
