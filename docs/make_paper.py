@@ -20,9 +20,9 @@ from bilevel._studies import statistics
 from bilevel._studies.records import SEEDS, Experiment, RecordFiles
 from bilevel._studies.statistics import HOLDS, INCONCLUSIVE, REFUTED, interval, overfitting
 from bilevel.paper.claims import NONE, TestedClaim, evaluate_claims, markdown
+from bilevel.paper.commands import clock, reproduce
 from bilevel.paper.experiments import FASHION, LETTER, PARTS, VARIANTS
 from bilevel.paper.figures import FIGURES, draw
-from bilevel.paper.reproduce import clock, reproduce
 
 DOCS = Path(__file__).parent
 HOURS = 5.0

@@ -43,7 +43,7 @@ ROOMS = (
 )
 
 # What a method imports when it is called: a result is written as a page by a room that knows more than results.
-METHODS = {"results.reportable": {"report.page", "diagnostics.certificate"}}
+METHODS = {"results.result": {"report.page", "diagnostics.certificate"}}
 PLACE = {room: i for i, line in enumerate(ROOMS) for room in line}
 
 LOADED = """
@@ -145,10 +145,10 @@ def test_only_problem_vmaps_over_tasks():
         "solvers._base.drawing",  # parts of a group, one a device
         "rates.curvature",  # two ends of a difference
         "diagnostics.sampling",  # rows of directions
-        "diagnostics.spectrum",  # columns of a basis
+        "diagnostics.regularity",  # columns of a basis
         "diagnostics.hypergradient_report",  # rows of directions
         "theory.measured",  # rows of directions
-        "problems.representation",  # rows of a batch
+        "problems.networks",  # rows of a batch
         "testing",
         "_cost.counting",  # the batching rule of what counts
         "_core.dense",  # the batching rule of factorisations

@@ -39,8 +39,8 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
     from bilevel._cost.report import Cost, cost
     from bilevel._run.checkpoint import Checkpoint
     from bilevel._run.solving import solve
-    from bilevel.comparison.compare import Comparison, compare
-    from bilevel.comparison.tuning import Grid
+    from bilevel.comparison.comparing import Comparison, compare
+    from bilevel.comparison.runner import Grid
     from bilevel.datasets.splitting import split
     from bilevel.diagnostics import (
         adapt,
@@ -79,8 +79,8 @@ _NAMES = {
     "bilevel._cost.report": "Cost cost",
     "bilevel._run.checkpoint": "Checkpoint",
     "bilevel._run.solving": "solve",
-    "bilevel.comparison.compare": "Comparison compare",
-    "bilevel.comparison.tuning": "Grid",
+    "bilevel.comparison.comparing": "Comparison compare",
+    "bilevel.comparison.runner": "Grid",
     "bilevel.datasets.splitting": "split",
     "bilevel.diagnostics": "adapt baselines certify check_hypergradient check_problem check_result loss_errors refit",
     "bilevel.problem.cross_fitting": "cross_fit",

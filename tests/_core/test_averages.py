@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from bilevel._core.averages import mean
-from bilevel._studies.measures import final
 from bilevel._studies.records import Record
+from bilevel._studies.statistics import final
+from bilevel.loggers import Evaluation
 from kept_runs import solve
 
 
@@ -42,3 +43,11 @@ def test_results_and_records_of_losses_that_are_huge_have_means():
     columns = [record[name] for name in ("mean_validation", "mean_test")]
     np.testing.assert_allclose([history.mean, *columns], 3e38, rtol=1e-6)
     np.testing.assert_allclose([last.mean, last.test_mean, final(record, "mean_test")], 3e38, rtol=1e-6)
+
+
+def test_loggers_get_means_of_huge_losses():
+    huge = np.full(3, 3e38, np.float32)
+    row = Evaluation(1, 0.1, ("a", "b", "c"), huge, huge, huge, 1.0, 0.1, huge, 0.1, 1.0, {"test accuracy": huge}, huge)
+    means = [number for name, number in row.summary().items() if name.endswith("mean")]
+    assert len(means) == 4
+    np.testing.assert_allclose([row.mean, *means], 3e38, rtol=1e-6)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel._core.quasi_newton import Curvature
+from bilevel._core.linear import Curvature
 
 A = np.diag([1.0, 10.0, 100.0]) + 0.5
 

@@ -7,7 +7,7 @@ import pytest
 
 import bilevel as bl
 from bilevel._run.run import Run
-from bilevel.diagnostics.exact import solve_lower
+from bilevel.diagnostics.points import solve_lower
 
 
 def upper(x, y, batch):

@@ -10,7 +10,7 @@ import pytest
 
 import bilevel as bl
 import kept_runs
-from bilevel.results.tail import tail_mean
+from bilevel.results.history import tail_mean
 
 
 def draw(key):

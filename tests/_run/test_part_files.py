@@ -19,7 +19,7 @@ import pytest
 import bilevel as bl
 from bilevel._run import part_files, state_files
 from bilevel._run.run import Run
-from bilevel.checkpoints.orbax_parts import OrbaxWriter
+from bilevel.checkpoints import OrbaxWriter
 from clusters import free_port, wait_for
 from kept_runs import NOISY, SOLVERS, X, Y, same, solve
 

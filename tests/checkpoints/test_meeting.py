@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import pytest
 
-from bilevel.checkpoints import meeting
-from bilevel.checkpoints.meeting import Meeting
+from bilevel.checkpoints import Meeting
 
 
 class Service:
@@ -37,7 +36,7 @@ def three(monkeypatch):
     """Three processes, and what is to be done by each of them at once."""
     service = Service()
     monkeypatch.setattr(Meeting, "_client", lambda self: service)
-    monkeypatch.setattr(meeting, "ASK", 0.01)
+    monkeypatch.setattr("bilevel.checkpoints.ASK", 0.01)
     processes = [Meeting(3, rank) for rank in range(3)]
 
     def each(action):

@@ -6,9 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bilevel.checkpoints import checksums
-from bilevel.checkpoints.orbax_parts import OrbaxWriter
-from bilevel.checkpoints.rows import Rows, Saved
+from bilevel.checkpoints import OrbaxWriter, RowReader, Saved, check_files, checksums_of
 
 pytest.importorskip("orbax.checkpoint")
 TABLE = np.arange(21.0).reshape(7, 3)
@@ -25,7 +23,7 @@ SAVED = (Saved("0.0", 0), Saved("0.1", 4), Saved("0.2", 5))
 
 
 def test_any_rows_and_columns_are_read(written):
-    rows = Rows(written[0])
+    rows = RowReader(written[0])
     for start in range(7):
         for stop in range(start + 1, 8):
             for columns in (slice(0, 3), slice(1, 2)):
@@ -35,16 +33,16 @@ def test_any_rows_and_columns_are_read(written):
 
 def test_rows_that_are_not_there_are_an_error(written):
     with pytest.raises(ValueError, match="shape"):
-        Rows(written[0]).read(SAVED[:2], (slice(3, 7), slice(0, 3)))
+        RowReader(written[0]).read(SAVED[:2], (slice(3, 7), slice(0, 3)))
     with pytest.raises(ValueError, match=r"1\.0"):
-        Rows(written[0]).read((Saved("1.0", 0),), (slice(0, 1), slice(0, 3)))
+        RowReader(written[0]).read((Saved("1.0", 0),), (slice(0, 1), slice(0, 3)))
 
 
 def test_the_checksums_are_of_all_files_and_processes_share_them(written):
     place, wanted = written
     there = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
     assert set(wanted) == there
-    shared = [checksums.of_files(place, 2, rank) for rank in range(2)]
+    shared = [checksums_of(place, 2, rank) for rank in range(2)]
     assert shared[0] | shared[1] == wanted
     assert not set(shared[0]) & set(shared[1])
     for path in sorted(there):
@@ -58,7 +56,7 @@ def test_the_checksums_are_of_all_files_and_processes_share_them(written):
 
 def _fails(place, wanted, rank):
     try:
-        checksums.check(place, wanted, 2, rank)
+        check_files(place, wanted, 2, rank)
     except ValueError:
         return True
     return False
@@ -67,10 +65,10 @@ def _fails(place, wanted, rank):
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", ""])
 def test_no_file_outside_is_looked_at(name, written):
     with pytest.raises(ValueError, match="is no file of a state"):
-        checksums.check(written[0], {name: (1, "0")}, 1, 0)
+        check_files(written[0], {name: (1, "0")}, 1, 0)
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="regular file"):
-        checksums.check(tmp_path, {"pipe": (1, "0")}, 1, 0)
+        check_files(tmp_path, {"pipe": (1, "0")}, 1, 0)

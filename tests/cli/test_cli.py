@@ -10,10 +10,10 @@ import pytest
 
 import bilevel as bl
 from bilevel._cost import catalogue
-from bilevel.paper import demo
+from bilevel.paper import commands
 from command import call
 
-DEFAULTS = {name: option.default for name, option in inspect.signature(demo.run).parameters.items()}
+DEFAULTS = {name: option.default for name, option in inspect.signature(commands.run_demo).parameters.items()}
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def calls(monkeypatch):
         found.append(options)
         return found.does()
 
-    monkeypatch.setattr("bilevel.paper.demo.run", run)
+    monkeypatch.setattr("bilevel.paper.commands.run_demo", run)
     return found
 
 

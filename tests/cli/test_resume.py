@@ -49,7 +49,7 @@ def test_a_command_is_run_again_in_its_folder(tmp_path, calls):
 
 def test_reproduce_is_resumed(tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr("bilevel.paper.reproduce.reproduce", lambda *arguments: made.append(arguments) or [])
+    monkeypatch.setattr("bilevel.paper.commands.reproduce", lambda *arguments: made.append(arguments) or [])
     given = ["reproduce", "1c", "2a", "--quick", "--variant", "ours", "--out", str(tmp_path)]
     for words in (given, ["resume", str(tmp_path)]):
         assert call(*words).exit_code == 0

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import bilevel as bl
-from bilevel.distributed.launched import launch
-from bilevel.distributed.meeting import meet
+from bilevel.distributed import launch, meet
 from clusters import free_port, wait_for
 
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from bilevel.estimators.heads import Head
-from bilevel.estimators.judging import Judge, criterion
+from bilevel.estimators.heads import Head, Judge, criterion
 from bilevel.estimators.rows import WeightedRows
 
 PART = np.array([0, 0, 1, 2, 0, 1, 1, 2])

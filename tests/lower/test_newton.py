@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.diagnostics.exact import solve_lower
-from bilevel.diagnostics.spectrum import DENSE, extremes, is_strongly_convex, lower_spectra
+from bilevel.diagnostics.points import solve_lower
+from bilevel.diagnostics.regularity import DENSE, extremes, is_strongly_convex, lower_spectra
 from bilevel.problem.per_task import PerTask
 
 

@@ -21,7 +21,7 @@ from bilevel.paper.published import (
     squared_weights,
     with_heads,
 )
-from bilevel.problems.representation import MLP, softmax_cross_entropy_twice, squared_error
+from bilevel.problems.networks import MLP, softmax_cross_entropy_twice, squared_error
 from paper.reference import Fashion, Letter, Sinusoids
 
 STEPS, TASKS, LOWER, UPPER, PATIENCE, EVERY = 50, 3, 4, 6, 1, 2

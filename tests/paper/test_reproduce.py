@@ -6,7 +6,7 @@ import pytest
 import bilevel as bl
 from bilevel._studies.records import COLUMNS, Record, RecordFiles
 from bilevel._studies.statistics import overfitting
-from bilevel.paper import claims, figures, reproduce
+from bilevel.paper import claims, commands, figures
 from bilevel.paper.experiments import VARIANTS
 from command import call
 
@@ -77,21 +77,21 @@ def test_a_claim_is_judged_at_every_horizon(tmp_path):
 def test_more_trials_are_wanted_where_a_claim_is_open_and_only_there(tmp_path):
     records, whole = RecordFiles(tmp_path), lambda experiment: experiment
     made_up(records, 0.0, noise=0.2, trials=10)
-    stages = reproduce._stages(figures.FIGURES.values(), ["described"], whole, everything=False)
-    wanted = reproduce._undecided(records, stages, whole)
+    stages = commands._stages(figures.FIGURES.values(), ["described"], whole, everything=False)
+    wanted = commands._undecided(records, stages, whole)
     assert set(wanted.values()) == {20}
     assert {stage.variant for stage in wanted} == {"described"}
     made_up(records, 0.2, trials=10)
-    left = {stage.experiment.name for stage in reproduce._undecided(records, stages, whole)}
+    left = {stage.experiment.name for stage in commands._undecided(records, stages, whole)}
     assert left <= {"letter-16-batch-8", "letter-16-batch-128"}  # batches of both sizes are still alike
 
 
 def test_what_is_affordable_is_made_quickest_first(tmp_path):
     records, whole = RecordFiles(tmp_path), lambda experiment: experiment
-    stages = reproduce._stages(figures.FIGURES.values(), ["described"], whole, everything=False)
+    stages = commands._stages(figures.FIGURES.values(), ["described"], whole, everything=False)
     for seconds, stage in enumerate(stages, 1):
         records.note_time(stage.experiment.name, stage.variant, 10, 10 * seconds, 0)
-    maker = reproduce.Maker(records, False, lambda text: None)
+    maker = commands.StageRunner(records, False, lambda text: None)
     runs = [len(stage.missing(records, range(10))) for stage in stages]
     assert maker.within(dict.fromkeys(stages, 10), runs[0] * 1 + runs[1] * 2) == {stages[0]: 10, stages[1]: 10}
     assert maker.within(dict.fromkeys(stages, 10), 0) == {}
@@ -177,8 +177,8 @@ def test_interrupts_of_the_command(monkeypatch, tmp_path):
     def stop(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reproduce, "run", stop)
-    monkeypatch.setattr(reproduce, "seconds_of", lambda stage, records: 1.0)
+    monkeypatch.setattr(commands, "run", stop)
+    monkeypatch.setattr(commands, "seconds_of", lambda stage, records: 1.0)
     ran = call("reproduce", "2a", "--quick", "--out", str(tmp_path))
     assert ran.exit_code == 130
     assert "`bilevel resume " in ran.errors
@@ -186,12 +186,12 @@ def test_interrupts_of_the_command(monkeypatch, tmp_path):
 
 def test_the_function_refuses_what_the_command_refuses(tmp_path):
     with pytest.raises(ValueError, match=r"figures=...\) got '9z'"):
-        reproduce.reproduce(["9z"], out=tmp_path / "new")
+        commands.reproduce(["9z"], out=tmp_path / "new")
     with pytest.raises(ValueError, match=r"variants=...\) got 'mine'"):
-        reproduce.reproduce(["1c"], ["mine"], out=tmp_path / "new")
+        commands.reproduce(["1c"], ["mine"], out=tmp_path / "new")
     with pytest.raises(ValueError, match="seeds"):
-        reproduce.reproduce(["1c"], seeds=0, out=tmp_path / "new")
+        commands.reproduce(["1c"], seeds=0, out=tmp_path / "new")
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError, match="it needs a folder"):
-        reproduce.reproduce(["1c"], out=tmp_path / "file")
+        commands.reproduce(["1c"], out=tmp_path / "file")
     assert not (tmp_path / "new").exists()

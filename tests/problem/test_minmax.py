@@ -14,8 +14,7 @@ import bilevel as bl
 from bilevel._core.schedules import Power
 from bilevel.problem.minmax import Adapted
 from bilevel.problem.task import ROLES
-from bilevel.problems.closed_form import CENTRES
-from bilevel.problems.single_level import distance
+from bilevel.problems.closed_form import CENTRES, distance
 from bilevel.solvers._base.chosen import Chosen
 from bilevel.solvers._base.single_level import weighted_slope
 from bilevel.solvers.trmaml import slope_of_chosen

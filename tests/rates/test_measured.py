@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import minimize
 
 import bilevel as bl
-from bilevel.diagnostics.exact import solve_lower
+from bilevel.diagnostics.points import solve_lower
 from bilevel.oracles.lower import lower_gradients
 from bilevel.problem.initial_point import lower_points
 from bilevel.problem.per_task import PerTask

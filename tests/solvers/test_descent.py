@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.diagnostics.exact import solve_lower
+from bilevel.diagnostics.points import solve_lower
 
 
 def clinics(seed=0, n=4, constraint=None):

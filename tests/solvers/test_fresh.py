@@ -16,11 +16,11 @@ from bilevel._core import module
 from bilevel._core.module import leaf, part
 from bilevel.problem.distribution import TaskDistribution
 from bilevel.problem.per_task import PerTask
-from bilevel.results.tail import tail_mean
+from bilevel.results.history import tail_mean
 from bilevel.solvers._base import fresh
 from bilevel.solvers._base.state import Halves
 from bilevel.trackers import Momentum
-from bilevel.weightings.tail import Tail
+from bilevel.weightings.cvar import Tail
 from every_solver import every
 from ulp import assert_ulp
 

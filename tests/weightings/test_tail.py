@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bilevel.results.tail import tail_mean
-from bilevel.weightings.tail import EARLY, MEMORY, Tail, shares
+from bilevel.results.history import tail_mean
+from bilevel.weightings.cvar import EARLY, MEMORY, Tail, shares
 
 
 def follow(draws, fraction):

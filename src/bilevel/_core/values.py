@@ -8,12 +8,16 @@ A check raises a ValueError that names the argument, what it got and what it nee
 
 `of` is the owner of the argument: `whole("steps", 0, of="Adapted")` says "Adapted(steps=0): ...", while without it
 `whole("steps", 0)` says "steps=0: ...". `none` says what None means, and so that None is allowed.
+
+Names that a user mistyped.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import jax
@@ -228,3 +232,24 @@ def _refuse(name: str, value: object, of: str | None, needs: str, none: str | No
     got = f"{name}={value!r}" if of is None else f"{of}({name}={value!r})"
     also = "" if none is None else f", or None = {none}"
     raise ValueError(f"{got}: it needs {needs}{also}.")
+
+
+SIMILAR = 0.5  # difflib's ratio from which a name is suggested
+
+
+def plain(name: str) -> str:
+    """A name without case and hyphens: MA-SOBA is MASOBA."""
+    return name.replace("-", "").lower()
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """A sentence with the known name that is most similar to this one; empty if none is similar.
+
+    >>> suggestion("leter", ["letter", "fashion"])
+    'Did you mean letter?'
+    >>> suggestion("xyzzy", ["letter", "fashion"])
+    ''
+    """
+    by_plain = {plain(other): other for other in known}
+    near = difflib.get_close_matches(plain(name), by_plain, 1, SIMILAR)
+    return f"Did you mean {by_plain[near[0]]}?" if near else ""

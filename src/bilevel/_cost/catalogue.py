@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from bilevel import solvers
-from bilevel._core.words import plain, suggestion
+from bilevel._core.values import plain, suggestion
 from bilevel._cost.given_rates import GivenRates, with_rates
 from bilevel._cost.report import Cost, cost
 from bilevel.problems import random_quadratics

@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 
 from bilevel._core import values
-from bilevel.checkpoints.base import Files
-from bilevel.checkpoints.one_file import OneFile
+from bilevel.checkpoints import Files, OneFile
 
 _ONE_FILE = OneFile()
 FolderPath = str | os.PathLike[str]

@@ -12,7 +12,7 @@ from bilevel._run.loop import Carry, Variables
 from bilevel._run.reached import DIVERGED, FINISHED, Reached
 from bilevel._run.recording import evaluated_at, objective_of
 from bilevel._run.run import Run
-from bilevel.results.divergences import Divergence
+from bilevel.results.history import Divergence
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info
 from bilevel.weightings.base import Weighting

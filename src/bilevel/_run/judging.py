@@ -6,7 +6,7 @@ import numpy as np
 
 from bilevel._run.reached import Evaluated, Row
 from bilevel._run.run import Run
-from bilevel.results.tail import in_words, of_distribution, tail_mean
+from bilevel.results.history import in_words, of_distribution, tail_mean
 
 
 def score(run: Run, evaluated: Row | Evaluated) -> float:

@@ -12,7 +12,7 @@ from bilevel._run.identity import Facts, Identities, changes, check_same, digest
 from bilevel._run.keeping import Following, Keeper, Unkept
 from bilevel._run.run import Run
 from bilevel._run.run_folder import RunFolder
-from bilevel.checkpoints.one_file import OneFile
+from bilevel.checkpoints import OneFile
 
 
 @contextlib.contextmanager

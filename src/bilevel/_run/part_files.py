@@ -28,10 +28,7 @@ from bilevel._run.reached import Reached
 from bilevel._run.run import Run
 from bilevel._run.run_folder import ARRAYS, arrays_name
 from bilevel._run.state_files import Outline, Snapshot
-from bilevel.checkpoints import checksums
-from bilevel.checkpoints.base import Checksums, Writer
-from bilevel.checkpoints.orbax_parts import imported
-from bilevel.checkpoints.rows import Rows, Saved
+from bilevel.checkpoints import Checksums, RowReader, Saved, Writer, check_files, import_orbax
 
 
 class States:
@@ -149,7 +146,7 @@ def is_in_parts(content: Content) -> bool:
 
 def plan(run: Run, content: Content, folder: Path) -> Plan:
     """A ValueError names what does not fit the run."""
-    imported()
+    import_orbax()
     fields, needed = Fields(content.document, "a state"), state_files.outline(run)
     parts = {name: Part.of(name, given) for name, given in fields.mapping("parts").items()}
     wanted = state_files.named_leaves(needed._asdict())
@@ -187,11 +184,11 @@ def restored(run: Run, content: Content, folder: Path) -> Reached | str:
 
 
 def _check(run: Run, content: Content, found: Plan) -> None:
-    checksums.check(found.place, found.files, run.peers.processes, run.peers.rank)
+    check_files(found.place, found.files, run.peers.processes, run.peers.rank)
 
 
 def _read(run: Run, content: Content, found: Plan) -> Reached:
-    tree, rows = found.needed._asdict(), Rows(found.place)
+    tree, rows = found.needed._asdict(), RowReader(found.place)
     wanted = state_files.named_leaves(tree)
     shaped = {name: _shaped(name, content, found, like) for name, like in wanted.items()}
     outline = jax.tree.unflatten(jax.tree.structure(tree), shaped.values())
@@ -215,7 +212,7 @@ def _shaped(name: str, content: Content, found: Plan, like: Any) -> Any:
     return jax.ShapeDtypeStruct(own.shape, like.dtype)
 
 
-def _large(name: str, found: Plan, rows: Rows, goal: Pieces) -> Pieces:
+def _large(name: str, found: Plan, rows: RowReader, goal: Pieces) -> Pieces:
     part, kind = found.parts[name], found.kinds[name]
     inner = part.shape[1:]
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bilevel._core.averages import mean
+from bilevel._core.averages import mean, worst
 from bilevel._run.loop import Carry, Variables
-from bilevel.divergence.base import DIVERGED as DIVERGED
-from bilevel.results.divergences import Divergence
+from bilevel.divergence import DIVERGED as DIVERGED
+from bilevel.results.history import Divergence
 
 RUNNING, FINISHED, STOPPED, INTERRUPTED = "running", "finished", "stopped early", "interrupted"
 CONVERGED = "converged"
@@ -44,7 +44,7 @@ class Row(NamedTuple):
     @property
     def worst(self) -> float:
         """The largest validation loss."""
-        return float(np.max(self.validation)) if self.largest is None else self.largest
+        return worst(self.validation, self.largest)
 
     @property
     def mean(self) -> float:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bilevel.loggers.base import Facts, Logger
-from bilevel.loggers.evaluation import Evaluation
+from bilevel.loggers.base import Evaluation, Facts, Logger
 from bilevel.loggers.progress import Progress
 
 if TYPE_CHECKING:

@@ -21,10 +21,8 @@ from bilevel._run.reached import Reached
 from bilevel._run.reading import ReadAhead
 from bilevel._run.reporting import Report
 from bilevel._run.reservoir import Reservoir
-from bilevel.divergence.base import DIVERGED as DIVERGED
-from bilevel.divergence.base import Policy
-from bilevel.divergence.smaller_rates import SmallerRates
-from bilevel.divergence.stop import Stop
+from bilevel.divergence import DIVERGED as DIVERGED
+from bilevel.divergence import Policy, SmallerRates, Stop
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.solver import Solver

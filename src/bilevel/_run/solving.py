@@ -24,7 +24,7 @@ from bilevel._run.progress import bar
 from bilevel._run.reporting import check, failures_told, reports
 from bilevel._run.run import Callback, Run, check_problem_type
 from bilevel._run.signals import noticed
-from bilevel.divergence.base import Policy
+from bilevel.divergence import Policy
 from bilevel.loggers.base import Logger
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.problem import Problem

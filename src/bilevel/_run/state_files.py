@@ -23,7 +23,7 @@ from bilevel._run import loop, recording
 from bilevel._run.loop import Carry, Variables
 from bilevel._run.reached import Evaluated, Reached, Row
 from bilevel._run.run import Run
-from bilevel.results.divergences import Divergence
+from bilevel.results.history import Divergence
 
 KIND = Kind("bilevel.state", reader="solve(resume=True): state", writer="solve(checkpoint=...)", version=1)
 ARRAYS = ("carry", "best", "safe", "rows")  # the fields that are not JSON

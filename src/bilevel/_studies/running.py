@@ -26,7 +26,7 @@ from bilevel._run.run import Run
 from bilevel._run.signals import noticed
 from bilevel._studies.records import Experiment, Method, Probe, Record, RecordFiles, Records
 from bilevel.diagnostics.points import read_point
-from bilevel.divergence.stop import Stop
+from bilevel.divergence import Stop
 from bilevel.problem.problem import Problem
 from bilevel.results.history import Iterate
 from bilevel.results.result import Result

@@ -77,7 +77,7 @@ def compare(
     """
     from bilevel._run.compile_cache import compile_cache
     from bilevel.comparison.benchmarks import BENCHMARKS
-    from bilevel.comparison.compare import compare as run
+    from bilevel.comparison.comparing import compare as run
 
     if slurm_array:
         numbers = {"seeds": seeds, "calls": calls, "seconds": seconds, "target": target}
@@ -106,7 +106,7 @@ def _script(
     problems: list[str], solvers: list[str], automatic: list[str], numbers: dict[str, float | None], out: Path
 ) -> str:
     """What sbatch is given, problem by problem."""
-    from bilevel.comparison.chosen import all_solvers
+    from bilevel.comparison.benchmarks import all_solvers
 
     options = [text for name, number in numbers.items() if number is not None for text in (f"--{name}", str(number))]
 

@@ -39,7 +39,7 @@ def demo(
     gains and loses. Ctrl-C ends early and shows partial results.
     """
     from bilevel._run.compile_cache import compile_cache
-    from bilevel.paper.demo import run
+    from bilevel.paper.commands import run_demo as run
 
     with compile_cache(), interrupts() as interrupted, errors(debug):
         text = run(steps=steps, draws=draws, tasks=tasks, out=out, seed=seed, progress=not quiet)

@@ -87,7 +87,7 @@ def fit(
     }
     with interrupts() as pressed, terminable(), errors(debug, "Interrupted: nothing was written."):
         from bilevel._run.compile_cache import compile_cache
-        from bilevel.tables import fitting, folder, text
+        from bilevel.tables import fitting, folder
         from bilevel.tables.settings import settings
 
         asked = settings({name: value for name, value in given.items() if value not in (None, [])}, config)
@@ -101,5 +101,5 @@ def fit(
             typer.echo(json.dumps({**document, "out": str(target_folder)}, ensure_ascii=False))
             return
         width = shutil.get_terminal_size().columns
-        typer.echo(f"\n{text.table(folder.read(target_folder), width)}\n")
+        typer.echo(f"\n{folder.text_table(folder.read(target_folder), width)}\n")
         say(f"Wrote {target_folder}: `bilevel predict {target_folder} FILE`, `bilevel report {target_folder}`.")

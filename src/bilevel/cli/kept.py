@@ -41,18 +41,18 @@ def predict(
     """
     with errors(debug, "Interrupted: nothing was written."):
         from bilevel._core.files import target_file, write_whole
-        from bilevel.tables import predicting
-        from bilevel.tables.errors import InputError
+        from bilevel.tables import new_rows
+        from bilevel.tables.reading import InputError
 
         try:
             target = None if out is None else target_file(out, f"--out {str(out)!r}")
         except OSError as error:
             raise InputError(str(error)) from error
-        found = predicting.predict(folder, file, separator, encoding)
+        found = new_rows.predict(folder, file, separator, encoding)
         if target is None:
-            sys.stdout.write(predicting.written(found, ".json" if as_json else ".csv").decode())
+            sys.stdout.write(new_rows.written(found, ".json" if as_json else ".csv").decode())
         else:
-            write_whole(target, predicting.written(found, target.suffix.lower()))
+            write_whole(target, new_rows.written(found, target.suffix.lower()))
         if as_json and target is not None:
             typer.echo(
                 json.dumps({"out": str(out), "rows": len(found.tasks), "scores": found.scores, "notes": found.notes})
@@ -84,15 +84,15 @@ def adapt(
     Where a task has 20 rows or more, its head is first judged on a quarter of them.
     """
     with errors(debug, "Interrupted: nothing was changed."):
-        from bilevel.tables import adapting
+        from bilevel.tables import new_rows
 
-        found, notes = adapting.adapt(folder, file, out, replace, separator, encoding)
+        found, notes = new_rows.adapt(folder, file, out, replace, separator, encoding)
         if as_json:
             typer.echo(
                 json.dumps({"out": str(out or folder), "tasks": [task._asdict() for task in found], "notes": notes})
             )
             return
-        for line in [*notes, *(adapting.said(task) for task in found)]:
+        for line in [*notes, *(new_rows.said(task) for task in found)]:
             typer.echo(line)
         if not quiet:
             typer.echo(f"Wrote {out or folder}.", err=True)
@@ -103,8 +103,7 @@ def show(folder: _Folder, as_json: _Json = False, debug: _Debug = False) -> None
     """Show the table of `bilevel fit` again: losses by task of four models, and whether robust was worth it."""
     with errors(debug):
         from bilevel.tables import folder as folders
-        from bilevel.tables import text
 
         kept = folders.read(folder)
         width = shutil.get_terminal_size().columns
-        typer.echo(json.dumps(kept.document, ensure_ascii=False) if as_json else text.table(kept, width))
+        typer.echo(json.dumps(kept.document, ensure_ascii=False) if as_json else folders.text_table(kept, width))

@@ -17,7 +17,7 @@ def _known(kind: str, names: Sequence[str]) -> Callable[[Sequence[str]], None]:
     """Raises for a name that is not among these, and suggests the nearest."""
 
     def check(values: Sequence[str]) -> None:
-        from bilevel._core.words import suggestion
+        from bilevel._core.values import suggestion
 
         for value in values:
             if value not in names:
@@ -87,9 +87,9 @@ def reproduce(
     downloaded.
     """
     from bilevel._run.compile_cache import compile_cache
-    from bilevel._studies.experiment import SEEDS
-    from bilevel.paper.reproduce import QUICK_SEEDS
-    from bilevel.paper.reproduce import reproduce as run
+    from bilevel._studies.records import SEEDS
+    from bilevel.paper.commands import QUICK_SEEDS
+    from bilevel.paper.commands import reproduce as run
 
     trials = seeds or (QUICK_SEEDS if quick else SEEDS)
     chosen = variant or (_VARIANTS[:1] if quick else _VARIANTS)
@@ -115,9 +115,9 @@ def claims(
     from rich.console import Console
     from rich.table import Table
 
-    from bilevel._studies.record_files import RecordFiles
+    from bilevel._studies.records import RecordFiles
     from bilevel.paper import claims as tested
-    from bilevel.paper.reproduce import shortened
+    from bilevel.paper.commands import shortened
 
     folder = _folder(out, quick)
     with errors(debug):

@@ -36,7 +36,7 @@ def report(
     """
     with errors(debug):
         from bilevel.report import page
-        from bilevel.report.reading import results_of
+        from bilevel.report.page import results_of
 
         own = _of_table(source)
         shown = results_of(source)
@@ -51,7 +51,7 @@ def _of_table(source: Path) -> dict[str, Any]:
     """What the folder of a `bilevel fit` has besides a result."""
     if not (source / "fit.json").is_file():
         return {}
-    from bilevel.tables import folder, pages
+    from bilevel.tables import folder
 
     kept = folder.read(source)
-    return {"against": source / folder.OTHER, "title": pages.title(kept), "section": pages.section(kept)}
+    return {"against": source / folder.OTHER, "title": folder.title(kept), "section": folder.section(kept)}

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 
 from bilevel._core import values
+from bilevel._core.averages import mean, worst
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
 from bilevel.diagnostics.points import check_is_problem
@@ -49,12 +50,12 @@ class Adaptation:
     @property
     def worst(self) -> float:
         """The largest validation loss."""
-        return float(np.max(self.losses))
+        return worst(self.losses)
 
     @property
     def mean(self) -> float:
         """The mean validation loss."""
-        return float(np.mean(self.losses))
+        return float(mean(self.losses))
 
     @property
     def worst_task(self) -> str:
@@ -68,10 +69,10 @@ class Adaptation:
             said += f": worst loss {self.worst:.5g} ({self.worst_task!r}), mean {self.mean:.5g}"
         else:
             said += f", {self.losses.size - known.size} without a validation loss"
-            said += f"; of the others: worst loss {np.max(known):.5g}, mean {np.mean(known):.5g}" if known.size else ""
+            said += f"; of the others: worst loss {worst(known):.5g}, mean {mean(known):.5g}" if known.size else ""
         if self.test_losses is None:
             return said
-        return f"{said}; test worst {np.max(self.test_losses):.5g}, mean {np.mean(self.test_losses):.5g}"
+        return f"{said}; test worst {worst(self.test_losses):.5g}, mean {mean(self.test_losses):.5g}"
 
 
 @part

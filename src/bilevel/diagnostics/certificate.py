@@ -21,9 +21,8 @@ from bilevel.diagnostics.regularity import lower_spectra
 from bilevel.lower.solver import tolerance
 from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
-from bilevel.weightings.average import Average
-from bilevel.weightings.base import Weighting
-from bilevel.weightings.wrapper import Wrapper
+from bilevel.weightings.base import Weighting, Wrapper
+from bilevel.weightings.fixed import Average
 
 POWER_ITERATIONS = 10
 HALVINGS = 50  # of a rate, until the proximal point is given up

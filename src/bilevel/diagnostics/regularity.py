@@ -15,7 +15,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from bilevel._core import dense, linear, pytrees
-from bilevel._core.derivatives import hessian_product, response
+from bilevel._core.linear import hessian_product, response
 from bilevel.oracles.lower import lower_gradients
 from bilevel.problem.group import TaskView
 from bilevel.problem.per_task import PerTask, for_groups, for_tasks

@@ -29,8 +29,8 @@ from bilevel.problem.task_names import Names
 from bilevel.solvers._base.bilevel import BilevelSolver
 from bilevel.solvers._base.solver import FIRST_MEASUREMENT
 from bilevel.solvers.tandem import Tandem
-from bilevel.weightings.average import Average
 from bilevel.weightings.baselines import Baselines
+from bilevel.weightings.fixed import Average
 
 EVALUATIONS = 20  # in a run, to find where it should have stopped
 AT_ONCE = 1e6  # numbers in all copies of x that move at once

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bilevel._core import values
-from bilevel._core.derivatives import hessian_product
-from bilevel._core.linear import conjugate_gradient
+from bilevel._core.linear import conjugate_gradient, hessian_product
 from bilevel._core.module import leaf, part
 from bilevel.hypergradients.base import Implicit, LinearSolution, upper_gradient, zeros_like
 from bilevel.problem.group import TaskView, UpperSample

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from bilevel._core import values
-from bilevel._core.derivatives import hessian_product, largest_curvature
+from bilevel._core.linear import hessian_product, largest_curvature
 from bilevel._core.module import leaf, part
 from bilevel.hypergradients.base import Implicit, rate_from, upper_gradient, zeros_like
 from bilevel.problem.group import TaskView, UpperSample

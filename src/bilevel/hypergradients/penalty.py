@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from bilevel._core import linear, values
-from bilevel._core.derivatives import hessian_product
+from bilevel._core.linear import hessian_product
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
 from bilevel.hypergradients.base import Hypergradient, rate_from

@@ -8,7 +8,7 @@ import jax
 import optax
 
 from bilevel._core import values
-from bilevel._core.derivatives import hessian_product
+from bilevel._core.linear import hessian_product
 from bilevel._core.module import leaf, part
 from bilevel.hypergradients.base import (
     Implicit,

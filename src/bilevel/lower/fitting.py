@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel._core.derivatives import hessian_product
+from bilevel._core.linear import hessian_product
 from bilevel.problem.group import TaskView
 
 

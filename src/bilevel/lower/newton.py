@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from bilevel._core import dense, values
-from bilevel._core.derivatives import hessian_product
+from bilevel._core.linear import hessian_product
 from bilevel._core.module import part
 from bilevel.lower.solver import Lower, Solved, tolerance
 from bilevel.problem.group import TaskView

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from bilevel._core import linear, pytrees
-from bilevel._core.derivatives import hessian_product, largest_curvature, response
+from bilevel._core.linear import hessian_product, largest_curvature, response
 from bilevel.hypergradients.conjugate_gradient import ConjugateGradient
 from bilevel.oracles.upper import Point, Upper
 from bilevel.problem.group import TaskView, UpperSample

@@ -1,20 +1,42 @@
-"""The page: what is on it, and the file that it is written to."""
+"""The page: what is on it, and the file that it is written to.
+
+The template of a page, in which everything is escaped, and the charting library that goes into it.
+
+The results of a file or a folder, for `bilevel report`.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
+import json
 import os
-from collections.abc import Sequence
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bilevel._core import array_files
 from bilevel._core.files import FilePath, target_file, write_whole
 from bilevel.diagnostics.certificate import Certificate
-from bilevel.report import frames, rendering, sentences, tables, task_chart
-from bilevel.report.line_chart import lines
-from bilevel.report.subject import Subject, solver_title
-from bilevel.report.vega import Chart
+from bilevel.report import charts, tables
+from bilevel.report.charts import Chart
+from bilevel.report.subject import (
+    OTHERS,
+    Subject,
+    losses_over_steps,
+    metrics_over_steps,
+    regrets_over_steps,
+    shares,
+    solver_title,
+    weights_over_steps,
+)
+from bilevel.report.tables import number
 from bilevel.results.result import Result
+from bilevel.results.results import Results
+from bilevel.results.storage import SEVERAL, read, read_all
 from bilevel.weightings.baselines import Baselines
 
 
@@ -35,22 +57,22 @@ def write(
     if title is not None and not isinstance(title, str):
         raise TypeError(f"report(title={title!r}): it needs a text, or None for the solver's name.")
     target = target_file(path, f"report({_shown(path)})")
-    render = rendering.renderer()
+    render = renderer()
     known = _baselines(baselines, [*runs, *(others or ())])
     subject, other = _labelled(runs, others, known, section and section.labels)
     about_run = section is None  # and not about a model that was taken from it
     text = render(
         title=title or subject.label,
         facts=_facts(subject) if about_run else section.facts,
-        verdict=sentences.verdict(subject) if about_run else section.verdict,
-        comparison=sentences.comparison(subject, other) if about_run and other is not None else [],
+        verdict=tables.verdict(subject) if about_run else section.verdict,
+        comparison=tables.comparison(subject, other) if about_run and other is not None else [],
         section=section,
-        remark=sentences.differing_tasks(subject),
+        remark=tables.differing_tasks(subject),
         tasks=tables.tasks(subject, other),
         charts=_charts(subject, other),
         certificate=certificate and tables.certificate(certificate),
         remarks=certificate and (certificate.remarks or ("All inner solves converged: the gaps are reliable.",)),
-        findings=sentences.findings(subject),
+        findings=tables.findings(subject),
         iterates=tables.iterates(subject),
         settings=tables.settings([subject] if other is None else [subject, other]),
     )
@@ -116,7 +138,7 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
     ]
     if subject.baselines is not None:
         bands += [(f"worst {role} regret", subject.worst_regret(role)) for role in subject.roles]
-    facts = [(name, sentences.short(float(np.median(values)))) for name, values in bands]
+    facts = [(name, tables.short(float(np.median(values)))) for name, values in bands]
     return [*facts, ("tasks", f"{len(subject.names):,}"), *([("runs", str(len(subject.runs)))] * subject.is_several)]
 
 
@@ -125,28 +147,94 @@ def _charts(subject: Subject, other: Subject | None) -> dict[str, list[Chart]]:
     both = [subject] if other is None else [subject, other]
     spread = " The lines are medians over the runs, the bands go from the 10 % to the 90 % quantile."
     said = spread if any(one.is_several for one in both) else ""
-    by_task = [task_chart.tasks(subject, other)]
-    if len(subject.names) > task_chart.TASKS:
+    by_task = [charts.task_chart(subject, other)]
+    if len(subject.names) > charts.TASKS:
         many = "The loss that each share of the tasks stays below, from the best task at 0 % to the worst at 100 %."
-        by_task.append(lines(frames.shares(both), "The spread over all tasks", many + said, "loss"))
+        by_task.append(charts.line_chart(shares(both), "The spread over all tasks", many + said, "loss"))
     over_run = [
-        lines(frames.losses(both), "Worst and mean loss", f"The losses of the tasks along the run.{said}", "loss")
+        charts.line_chart(
+            losses_over_steps(both), "Worst and mean loss", f"The losses of the tasks along the run.{said}", "loss"
+        )
     ]
-    regrets = frames.regrets(both)
+    regrets = regrets_over_steps(both)
     if regrets is not None:
         words = f"The largest of what losses exceed the baselines of their tasks by, along the run.{said}"
-        over_run.append(lines(regrets, "Worst regret", words, "regret"))
-    measured = frames.metrics(both)
+        over_run.append(charts.line_chart(regrets, "Worst regret", words, "regret"))
+    measured = metrics_over_steps(both)
     if measured is not None:
         words = f"Means over the tasks along the run.{said}"
-        over_run.append(lines(measured, "Metrics", words, "mean of the tasks"))
-    weights = frames.weights(subject)
+        over_run.append(charts.line_chart(measured, "Metrics", words, "mean of the tasks"))
+    weights = weights_over_steps(subject)
     if weights is not None:
         words = "What the solver weighs each task with along the run: the tasks that were heaviest on average"
-        rest = ", and the range of the others." if weights.series[-1].what == frames.OTHERS else "."
-        over_run.append(lines(weights, "Weights of the tasks", words + rest + said, "weight"))
+        rest = ", and the range of the others." if weights.series[-1].what == OTHERS else "."
+        over_run.append(charts.line_chart(weights, "Weights of the tasks", words + rest + said, "weight"))
     return {"tasks": by_task, "run": over_run}
 
 
 def _shown(path: object) -> str:
     return repr(os.fspath(path)) if isinstance(path, (str, os.PathLike)) else f"path={path!r}"
+
+
+@functools.cache
+def renderer() -> Callable[..., str]:
+    """A function from the values of `template/page.html` to the text of a page."""
+    try:
+        import jinja2
+        import markupsafe
+        import vl_convert
+    except ImportError as error:
+        raise ImportError(f"a report needs {error.name}: pip install 'bilevel[report]'") from error
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("template")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "json": lambda value: markupsafe.Markup(_as_json(value))}
+    # Vega, Vega-Lite and Vega-Embed in one script, which fetches nothing.
+    environment.globals |= {
+        "library": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
+        "versions": _versions(),
+    }
+    return environment.get_template("page.html").render
+
+
+def _as_json(value: Any) -> str:
+    """JSON that can stand in a script element: nothing in it ends the element or begins a comment."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _versions() -> list[tuple[str, str]]:
+    from bilevel import __version__
+
+    packages = [(name, importlib.metadata.version(name)) for name in ("jax", "numpy")]
+    return [("bilevel", __version__), *packages, ("python", platform.python_version())]
+
+
+NAME = "result.safetensors"  # in the folder of a run that has ended
+
+
+def results_of(path: Path) -> Result | Results:
+    """What `Result.save` or `Results.save` wrote to a file, or `solve(checkpoint=...)` to a folder.
+
+    Of a folder with several seeds those that have ended are taken.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"{str(path)!r}: there is no such file or folder.")
+    if not path.is_dir():
+        return (
+            Results(read_all(path))
+            if array_files.format_of(path, f"report({str(path)!r})") == SEVERAL.format
+            else read(path)
+        )
+    if (path / NAME).is_file():
+        return results_of(path / NAME)
+    files = sorted(path.glob(f"seed-*/{NAME}"), key=lambda file: (len(file.parent.name), file.parent.name))
+    if not files:
+        raise FileNotFoundError(
+            f"{str(path)!r}: there is no {NAME} in it: it needs the folder of a run that has ended, as "
+            f"solve(checkpoint=...) makes one; `bilevel watch` shows a run that goes on."
+        )
+    return Results(read(file) for file in files)

@@ -1,16 +1,21 @@
-"""The tables of a page: rows of texts and numbers, each row beginning with what it is of."""
+"""The tables of a page: rows of texts and numbers, each row beginning with what it is of.
+
+What a page says in words: the verdict, how it compares, what was found.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from bilevel.diagnostics.certificate import Certificate
-from bilevel.report.frames import Frame, thinned
-from bilevel.report.subject import ROLES, Band, Subject, shortened
+from bilevel.report.subject import ROLES, Band, Frame, Subject, shortened, thinned
+from bilevel.results.result import Result
+from bilevel.weightings.baselines import WorstRegret
 
 TASKS = 100  # rows of the table of tasks
 ROWS = 21  # of the table behind a chart
@@ -29,7 +34,7 @@ class Spread(NamedTuple):
 Cell = str | float | Spread | None
 
 
-class Table(NamedTuple):
+class PageTable(NamedTuple):
     """A table; its caption says what the numbers are."""
 
     caption: str
@@ -47,7 +52,7 @@ class Section(NamedTuple):
     verdict: str
     facts: list[tuple[str, str]]
     sentences: list[str]
-    table: Table
+    table: PageTable
     about: str  # the runs
     labels: tuple[str, str]  # of the run, and of the one that it is shown against
 
@@ -65,7 +70,7 @@ def number(value: float | None, digits: int = 5) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
 
 
-def tasks(subject: Subject, against: Subject | None) -> Table:
+def tasks(subject: Subject, against: Subject | None) -> PageTable:
     """Every task's losses, metrics and weight, the worst task first; beside them the other runs' losses."""
     order = worst_first(subject)[:TASKS]
     columns: dict[str, Band] = {}
@@ -80,7 +85,7 @@ def tasks(subject: Subject, against: Subject | None) -> Table:
     columns |= {f"{role}, best iterate": subject.losses(role, "best") for role in subject.roles}
     columns |= subject.metrics
     rows: list[list[Cell]] = [[subject.names[i], *(_cell(band, i) for band in columns.values())] for i in order]
-    return Table(_tasks_caption(subject, len(order)), ["task", *(shortened(name, 60) for name in columns)], rows)
+    return PageTable(_tasks_caption(subject, len(order)), ["task", *(shortened(name, 60) for name in columns)], rows)
 
 
 def _tasks_caption(subject: Subject, shown: int) -> str:
@@ -104,14 +109,14 @@ def matched(subject: Subject, other: Subject, role: str) -> Band:
     return Band(*(np.append(own, np.nan)[found] for own in losses))
 
 
-def behind(frame: Frame, title: str) -> Table:
+def behind(frame: Frame, title: str) -> PageTable:
     """The numbers of a chart, at some of its places."""
     chosen = thinned(np.arange(len(frame.places)), ROWS)
     rows: list[list[Cell]] = [
         [as_place(float(frame.places[k])), *(_cell(s.band, k) for s in frame.series)] for k in chosen
     ]
     part = "" if len(chosen) == len(frame.places) else f", at {len(chosen)} of the {len(frame.places)} points drawn"
-    return Table(f"{title}{part}.", [frame.axis, *map(frame.name, frame.series)], rows)
+    return PageTable(f"{title}{part}.", [frame.axis, *map(frame.name, frame.series)], rows)
 
 
 def _cell(band: Band, i: int) -> float | Spread:
@@ -125,7 +130,7 @@ def as_place(value: float) -> int | float:
     return int(value) if float(value).is_integer() else float(value)
 
 
-def iterates(subject: Subject) -> Table:
+def iterates(subject: Subject) -> PageTable:
     """What `result.last`, `.best`, `.random` and `.average` reached; medians where there are several runs."""
     head, rows = ["iterate"], []
     for role in subject.roles:
@@ -140,7 +145,7 @@ def iterates(subject: Subject) -> Table:
         own += [float(np.median(subject.worst_regret(role, name))) for role in with_regrets]
         rows.append([*own, _worst_tasks(subject, name)])
     several = f" Medians of {len(subject.runs)} runs." if subject.is_several else ""
-    return Table(f"The iterates that a result keeps.{several}", [*head, "worst task"], rows)
+    return PageTable(f"The iterates that a result keeps.{several}", [*head, "worst task"], rows)
 
 
 def _worst_tasks(subject: Subject, iterate: str) -> str:
@@ -149,7 +154,7 @@ def _worst_tasks(subject: Subject, iterate: str) -> str:
     return shortened(most, 60) + (f" ({names.count(most)} of {len(names)} runs)" if len(names) > 1 else "")
 
 
-def certificate(given: Certificate) -> Table:
+def certificate(given: Certificate) -> PageTable:
     """The gaps of a certificate."""
     rows: list[list[Cell]] = [
         ["x", given.x_gap, f"‖x̂ − x‖², how far x is from its proximal point; rho = {given.rho:.3g}"],
@@ -157,13 +162,13 @@ def certificate(given: Certificate) -> Table:
         ["weights", given.weights_gap, f"the worst {given.compares} less the weighted one, with every y solved for"],
         ["residual", given.residual, "‖x − proj(x − ∇F)‖, the projected gradient"],
     ]
-    return Table("Gaps of the certified point; all are zero at a solution.", ["gap", "value", "what it is"], rows)
+    return PageTable("Gaps of the certified point; all are zero at a solution.", ["gap", "value", "what it is"], rows)
 
 
-def settings(subjects: Sequence[Subject]) -> Table:
+def settings(subjects: Sequence[Subject]) -> PageTable:
     """How the runs were made, a column for each subject."""
     facts = {
-        "solver": [_text(s) for s in subjects],
+        "solver": [_solvers(s) for s in subjects],
         "tasks": [number(len(s.names)) for s in subjects],
         "steps": [_range([run.steps for run in s.runs]) for s in subjects],
         "evaluations": [_range([run.history.evaluations for run in s.runs]) for s in subjects],
@@ -171,10 +176,10 @@ def settings(subjects: Sequence[Subject]) -> Table:
         "seconds": [_range([round(float(run.seconds), 2) for run in s.runs]) for s in subjects],
         "of which compiling": [_range([round(float(run.compile_seconds), 2) for run in s.runs]) for s in subjects],
     }
-    return Table("How the runs were made.", ["", *(s.label for s in subjects)], [[k, *v] for k, v in facts.items()])
+    return PageTable("How the runs were made.", ["", *(s.label for s in subjects)], [[k, *v] for k, v in facts.items()])
 
 
-def _text(subject: Subject) -> str:
+def _solvers(subject: Subject) -> str:
     texts = dict.fromkeys(str(run.solver if isinstance(run.solver, str) else repr(run.solver)) for run in subject.runs)
     return "\n".join(texts)[:LONGEST_TEXT]
 
@@ -187,3 +192,115 @@ def _seeds(subject: Subject) -> str:
 def _range(values: Sequence[float]) -> str:
     low, high = min(values), max(values)
     return number(low) if low == high else f"{number(low)} to {number(high)}"
+
+
+EQUAL = 0.005  # a difference of less than this, relative, is none
+
+
+def verdict(subject: Subject) -> str:
+    """How it ended, the worst loss and the worst task, in one sentence."""
+    runs = subject.runs
+    names = Counter(shortened(str(run.worst_task), 60) for run in runs)
+    worst, times = names.most_common(1)[0]
+    loss, mean = subject.worst("validation"), subject.mean("validation")
+    if not subject.is_several:
+        ended = f"{subject.label} {_ended(runs[0].status)} after {runs[0].steps:,} steps{_stands(runs[0])}"
+        losses = f"with a validation loss of {short(loss[0])}; the mean is {short(mean[0])}"
+        return f"{ended}: the worst task is “{worst}” {losses}.{_regret(subject)}"
+    counts = Counter(run.status for run in runs)
+    statuses = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    spread = f"{short(np.median(loss))} (median; from {short(loss.min())} to {short(loss.max())})"
+    return (
+        f"{subject.label}, {len(runs)} runs ({statuses}): the worst validation loss is {spread}, "
+        f"in {times} of {len(runs)} runs that of “{worst}”; the mean is {short(np.median(mean))}.{_regret(subject)}"
+    )
+
+
+def _regret(subject: Subject) -> str:
+    """The worst regret on validation rows and whose it is, as a further sentence; "" where baselines are not known."""
+    found = subject.worst_regrets("validation")
+    if not found:
+        return ""
+    task, times = Counter(shortened(worst.task, 60) for worst in found).most_common(1)[0]
+    whose = f"in {times} of {len(found)} runs that of “{task}”" if len(found) > 1 else f"that of “{task}”"
+    return f" The worst regret, a loss less what its task could reach, is {short(_median(found))}, {whose}."
+
+
+def _median(found: Sequence[WorstRegret]) -> float:
+    return float(np.median([worst.value for worst in found]))
+
+
+def _ended(status: str) -> str:
+    """As a verb."""
+    return {"interrupted": "was interrupted", "callback failed": "ended by a callback that failed"}.get(status, status)
+
+
+def _stands(run: Result) -> str:
+    """Whether its loss had stopped changing, unless how it ended says so."""
+    return "" if run.verdict in ("not known", run.status) else f" ({run.verdict})"
+
+
+def comparison(subject: Subject, against: Subject) -> list[str]:
+    """How the worst and the mean loss compare with those of other runs, on each kind of rows."""
+    said = []
+    for role in subject.roles:
+        if not against.has(role):
+            continue
+        pairs = [
+            (name, float(np.median(getattr(subject, name)(role))), float(np.median(getattr(against, name)(role))))
+            for name in ("worst", "mean")
+        ]
+        pairs = [(f"{name} loss", own, other) for name, own, other in pairs]
+        own, other = subject.worst_regrets(role), against.worst_regrets(role)
+        if own and other:
+            pairs.append(("worst regret", _median(own), _median(other)))
+        parts = [
+            f"the {name} is {_change(own, other)} ({short(own)} against {short(other)})" for name, own, other in pairs
+        ]
+        said.append(f"Against {against.label}, on {role} rows: {'; '.join(parts)}.")
+    return said
+
+
+def _change(own: float, other: float) -> str:
+    """In words: 10 % lower.
+
+    >>> _change(0.9, 1.0), _change(1.1, 1.0), _change(1.0, 1.0), _change(-1.0, 2.0)
+    ('10 % lower', '10 % higher', 'the same', 'lower')
+    """
+    if not np.isfinite(own) or not np.isfinite(other):
+        return "not comparable"
+    if abs(own - other) <= EQUAL * abs(other):
+        return "the same"
+    word = "lower" if own < other else "higher"
+    return f"{abs(own - other) / other:.0%} {word}".replace("%", " %") if min(own, other) > 0 else word
+
+
+def findings(subject: Subject) -> list[str]:
+    """What should be known of the runs; of several, with the seeds that it was found in."""
+    seeds: dict[str, list[str]] = {}
+    for run in subject.runs:
+        for sentence in _found(run):
+            seeds.setdefault(sentence, []).append(str(int(run.seed)))
+    if not subject.is_several:
+        return list(seeds)
+    return [f"Seed{'s' * (len(own) > 1)} {', '.join(own)}: {sentence}" for sentence, own in seeds.items()]
+
+
+def _found(run: Result) -> list[str]:
+    """The findings of one run as sentences; divergences before them."""
+    messages = [run.message] if run.message and run.status not in ("converged", "finished") else []
+    return [*(event.line for event in run.divergences), *messages, *map(str, run.findings)]
+
+
+def differing_tasks(subject: Subject) -> str | None:
+    """A remark where not all runs have the same tasks."""
+    if len(subject.alike) == len(subject.runs):
+        return None
+    count = len(subject.alike)
+    whose = "run" if count == 1 else f"{count} runs"
+    return f"The runs have different tasks: what follows by task is of the {whose} with those of the first."
+
+
+def short(value: float) -> str:
+    """A number in a sentence."""
+    return "not a number" if np.isnan(value) else number(float(value), 4)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevel._core.averages import mean
+from bilevel._core.averages import mean, worst
 from bilevel.problem.task_names import TaskValues
 from bilevel.weightings.baselines import Baselines, WorstRegret
 from bilevel.weightings.cvar import CVaR
@@ -120,7 +120,7 @@ class Iterate:
     @property
     def worst(self) -> float:
         """The largest validation loss."""
-        return float(np.max(self.losses))
+        return worst(self.losses)
 
     @property
     def mean(self) -> float:
@@ -144,7 +144,7 @@ class Iterate:
     @property
     def selection_worst(self) -> float | None:
         """The largest selection loss."""
-        return None if self.selection_losses is None else float(np.max(self.selection_losses))
+        return None if self.selection_losses is None else worst(self.selection_losses)
 
     @property
     def selection_mean(self) -> float | None:
@@ -154,7 +154,7 @@ class Iterate:
     @property
     def test_worst(self) -> float | None:
         """The largest test loss."""
-        return None if self.test_losses is None else float(np.max(self.test_losses))
+        return None if self.test_losses is None else worst(self.test_losses)
 
     @property
     def test_mean(self) -> float | None:

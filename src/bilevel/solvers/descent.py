@@ -55,8 +55,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from bilevel._core import values
+from bilevel._core.linear import Curvature
 from bilevel._core.module import leaf, part
-from bilevel._core.quasi_newton import Curvature
 from bilevel._core.simplex_program import Response, respond
 from bilevel.constraints import Unconstrained
 from bilevel.hypergradients import ConjugateGradient, Exact

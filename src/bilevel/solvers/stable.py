@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import optax
 
 from bilevel._core import values
-from bilevel._core.derivatives import Second
+from bilevel._core.linear import Second
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
 from bilevel.hypergradients import Direct

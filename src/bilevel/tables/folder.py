@@ -32,7 +32,7 @@ from bilevel._core import documents
 from bilevel._core.documents import Fields
 from bilevel._core.files import read_regular, sync_directory
 from bilevel.report.subject import shortened
-from bilevel.report.tables import Cell, Section, Table
+from bilevel.report.tables import Cell, PageTable, Section
 from bilevel.results import storage
 from bilevel.tables import judging
 from bilevel.tables.columns import CLASSIFICATION, REGRESSION, Encoder
@@ -393,7 +393,7 @@ def section(kept: FitFolder) -> Section:
         kept.verdict.sentence(),
         _facts(kept),
         [*remarks(kept), saved(kept)],
-        Table(caption, head, rows),
+        PageTable(caption, head, rows),
         ABOUT,
         (ROBUST, AVERAGE),
     )

@@ -9,11 +9,17 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from bilevel._core import values
-from bilevel.diagnostics.exact import solve_lower, task_gradients
-from bilevel.diagnostics.points import check_estimator, check_is_problem
-from bilevel.diagnostics.regularity import Smoothness, bends, draw_pair, lower_noise, smoothness
+from bilevel.diagnostics.points import check_estimator, check_is_problem, solve_lower, task_gradients
+from bilevel.diagnostics.regularity import (
+    Smoothness,
+    bends,
+    draw_pair,
+    is_strongly_convex,
+    lower_noise,
+    lower_spectra,
+    smoothness,
+)
 from bilevel.diagnostics.sampling import Estimate, moments_of
-from bilevel.diagnostics.spectrum import is_strongly_convex, lower_spectra
 from bilevel.hypergradients import RandomNeumann
 from bilevel.hypergradients.base import Hypergradient
 from bilevel.problem import findings, initial_point

@@ -2,23 +2,19 @@
 
 `Average`, `SimplexAscent`, `Exponentiated`, `CVaR` and `Fixed` move weights. Around any of them: `Regret`, `Ratio`,
 `UpperBound` and `Shrunk` compare the tasks by something else than their losses, `Folds` puts the folds of cross-fitted
-tasks together, `Watched` leaves tasks out. They can be put into each other.
+tasks together, `Watched` leaves tasks out. They can be nested.
 
-`Weighting` is the base to write one's own from, and says what it must do; `bl.testing.check_weighting` checks it.
+Inherit from `Weighting` to write your own; it says what a weighting must do, and `bl.testing.check_weighting` checks
+it.
 """
 
-from bilevel.weightings.average import Average
 from bilevel.weightings.base import Weighting
+from bilevel.weightings.baselines import Ratio, Regret
 from bilevel.weightings.cvar import CVaR
-from bilevel.weightings.exponentiated import Exponentiated
-from bilevel.weightings.fixed import Fixed
-from bilevel.weightings.folds import Folds
-from bilevel.weightings.ratio import Ratio
-from bilevel.weightings.regret import Regret
-from bilevel.weightings.shrunk import Shrunk
-from bilevel.weightings.simplex_ascent import SimplexAscent
-from bilevel.weightings.upper_bound import UpperBound
-from bilevel.weightings.watched import Watched
+from bilevel.weightings.fixed import Average, Fixed
+from bilevel.weightings.min_max import Exponentiated, SimplexAscent
+from bilevel.weightings.noise import Shrunk, UpperBound
+from bilevel.weightings.task_groups import Folds, Watched
 
 __all__ = [
     "Average",

@@ -17,9 +17,8 @@ import numpy as np
 from bilevel.results.findings.finding import ENOUGH, Finding, compared, mean_and_error
 from bilevel.results.findings.overfitting import overfitting
 from bilevel.results.history import column_names
-from bilevel.weightings.exponentiated import Exponentiated
-from bilevel.weightings.simplex_ascent import SimplexAscent
-from bilevel.weightings.wrapper import Wrapper
+from bilevel.weightings.base import Wrapper
+from bilevel.weightings.min_max import Exponentiated, SimplexAscent
 
 if TYPE_CHECKING:
     from bilevel.results.result import Result

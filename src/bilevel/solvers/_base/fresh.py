@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from bilevel._core import linear, pytrees
-from bilevel._core.derivatives import hessian_product
+from bilevel._core.linear import hessian_product
 from bilevel._core.module import leaf, part
 from bilevel.constraints.base import Constraint
 from bilevel.problem.group import TaskView, UpperSample

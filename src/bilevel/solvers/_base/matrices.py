@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from bilevel._core import dense
-from bilevel._core.derivatives import Second, second
+from bilevel._core.linear import Second, second
 from bilevel.hypergradients.base import upper_gradient
 from bilevel.oracles.upper import Point
 from bilevel.problem.group import TaskView, UpperSample

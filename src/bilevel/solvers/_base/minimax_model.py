@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bilevel._core.quasi_newton import Curvature
+from bilevel._core.linear import Curvature
 from bilevel._core.simplex_program import Bounds, maximise, respond
 from bilevel.weightings.base import Weighting
 

@@ -1,0 +1,254 @@
+"""What all charts have in common: how they look, scales, and what stands for one where it cannot be seen.
+
+Charts are Vega-Lite specifications. Text that users give (names of tasks) is only ever data in a specification, never a
+field or an expression of it. Colours are the page's variables, so that a chart is light or dark as the page is.
+
+Lines over the steps, or over the share of tasks, with bands where there is a spread.
+
+The losses of the worst tasks: a row for each task, a point for each loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bilevel.report.subject import LABEL, OTHERS, Band, Frame, Subject, distinct
+from bilevel.report.tables import PageTable, as_place, behind, matched, number, worst_first
+from bilevel.results.plots.panels import log_limits
+
+Spec = dict[str, Any]
+
+COLOURS = tuple(f"var(--series-{i})" for i in range(1, 7))  # template/page.css says which
+QUIET = "var(--series-quiet)"
+# As in page.css; named here too, because widths of texts are measured before they are drawn.
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif'
+LEGEND_COLUMNS = "width < 400 ? 1 : width < 600 ? 2 : 3"  # from the width of the chart
+# Text, which is shown as it is. What is nearest to the pointer has the datum of its mark within its own.
+TIP = {"expr": "datum.tip || datum.datum.tip"}
+HERE = "datum.k === place"  # `place` is where the pointer or the slider is
+
+
+class Chart(NamedTuple):
+    """A chart, and its content in words."""
+
+    title: str
+    description: str
+    spec: Spec
+    slider: str  # what the chart's slider goes through
+    readouts: list[str]  # what it says at each place
+    table: PageTable | None  # None: the table follows
+
+
+def base(height: int, place: int) -> Spec:
+    """A chart as wide as the page, whose slider begins at a place."""
+    text = {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12, "titleFontSize": 12}
+    lines = {"gridColor": "var(--grid)", "domainColor": "var(--rule)", "tickColor": "var(--rule)"}
+    symbols = {"symbolBaseFillColor": "currentColor", "symbolBaseStrokeColor": "currentColor", "symbolOpacity": 1}
+    legend = {
+        **{"orient": "bottom", "columns": {"expr": LEGEND_COLUMNS}, "labelLimit": 190, "symbolSize": 120},
+        "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},
+    }
+    config = {
+        "font": FONT,
+        "aria": False,  # a chart is one image, with a description
+        "view": {"stroke": None},
+        "axis": {**text, **lines, "titleFontWeight": "normal", "labelOverlap": True},
+        "axisX": {"grid": False, "tickCount": 6},
+        "axisY": {"tickCount": 6},
+        "legend": {**text, **symbols, **legend},
+    }
+    size = {"width": "container", "height": height, "autosize": {"type": "fit-x", "contains": "padding"}}
+    return {**size, "background": None, "config": config, "params": [{"name": "place", "value": place}]}
+
+
+def nominal(field: str, domain: Sequence[str], values: Sequence[Any], legend: Spec | None = None) -> Spec:
+    """An encoding by name: each name of the domain has the value in its place, the values in turn."""
+    own = [values[i % len(values)] for i in range(len(domain))]
+    scale = {"domain": list(domain), "range": own}
+    return {"field": field, "type": "nominal", "scale": scale, "title": None, "legend": legend or {}}
+
+
+def quantity(title: str, values: Sequence[np.ndarray]) -> Spec:
+    """An axis of losses: logarithmic where they are positive and span more than a factor of ten, as in `bl.plot`."""
+    limits = log_limits(values)
+    linear = {"zero": False, "nice": True}
+    scale = linear if limits is None else {"type": "log", "domain": [limits[0] / 1.1, limits[1] * 1.1]}
+    return {"type": "quantitative", "title": title, "scale": scale}
+
+
+def hovered(nearest: bool) -> list[Spec]:
+    """A selection of what is under the pointer, which moves the slider too."""
+    select = {"type": "point", "fields": ["k"], "nearest": nearest, "on": "pointerover", "clear": "pointerout"}
+    return [{"name": "hovered", "select": select}]
+
+
+def rounded(value: float) -> float | None:
+    """Six digits; JSON has neither NaN nor infinity."""
+    return float(f"{value:.6g}") if np.isfinite(value) else None
+
+
+DASHES = ([1, 0], [7, 3], [2, 2], [9, 3, 2, 3], [5, 1], [1, 3])
+STROKE = {"symbolType": "stroke", "symbolStrokeWidth": 3}  # a legend of lines
+FEW = 12  # points of a line that are marked
+FAINT = 5  # with this many lines, bands are fainter
+
+
+def line_chart(frame: Frame, title: str, description: str, unit: str) -> Chart:
+    """A chart of a frame."""
+    y = quantity(unit, [end for series in frame.series for end in series.band])
+    spec = base(260, len(frame.places) - 1) | {
+        "data": {"values": _long(frame)},
+        "encoding": {"x": {"field": "at", "type": "quantitative", "title": frame.axis, "scale": {"nice": False}}},
+        "layer": [*_bands(frame, y), _lines(frame, y), _ruler(frame)],
+    }
+    said = [f"{frame.at.format(number(as_place(x)))}: {_values_at(frame, k)}" for k, x in enumerate(frame.places)]
+    return Chart(title, description, spec, frame.axis, said, behind(frame, title))
+
+
+def _long(frame: Frame) -> list[Spec]:
+    """A row for each point of each line."""
+    return [
+        {"at": as_place(x), "what": series.what, "whose": series.whose}
+        | {end: rounded(own[k]) for end, own in zip(("value", "low", "high"), series.band, strict=True)}
+        for series in frame.series
+        for k, x in enumerate(frame.places)
+    ]
+
+
+def _bands(frame: Frame, y: Spec) -> list[Spec]:
+    """The spreads, faint, below the lines."""
+    if not any(series.band.is_spread for series in frame.series):
+        return []
+    ends = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    opacity = 0.2 if len(frame.series) < FAINT else 0.1
+    own = {**ends, "color": _colours(frame), "detail": {"field": "whose"}}
+    return [{"mark": {"type": "area", "opacity": opacity, "line": False}, "encoding": own}]
+
+
+def _lines(frame: Frame, y: Spec) -> Spec:
+    """The lines; a click on the legend shows one of them alone."""
+    whose = list(dict.fromkeys(series.whose for series in frame.series))
+    dashed = ("whose", whose) if len(whose) > 1 else ("what", _whats(frame))
+    encoding: dict[str, Any] = {
+        "y": {**y, "field": "value"},
+        "color": _colours(frame),
+        "strokeDash": nominal(*dashed, DASHES, STROKE),
+        "opacity": {"condition": {"param": "chosen", "value": 1}, "value": 0.15},
+    }
+    return {
+        "mark": {"type": "line", "strokeWidth": 2, "point": len(frame.places) <= FEW},
+        "params": [{"name": "chosen", "select": {"type": "point", "fields": ["what"]}, "bind": "legend"}],
+        "encoding": encoding,
+    }
+
+
+def _ruler(frame: Frame) -> Spec:
+    """A line at the place that the pointer or the slider is at; its tooltip has all values there."""
+    rows = [
+        {"k": k, "at": as_place(x), "tip": "\n".join([frame.at.format(number(as_place(x))), *_named(frame, k)])}
+        for k, x in enumerate(frame.places)
+    ]
+    return {
+        "data": {"values": rows},
+        "mark": {"type": "rule", "strokeWidth": 1, "color": "currentColor", "tooltip": TIP},
+        "params": hovered(nearest=True),
+        "encoding": {"opacity": {"condition": {"test": HERE, "value": 0.7}, "value": 0}},
+    }
+
+
+def _named(frame: Frame, k: int) -> list[str]:
+    return [f"{frame.name(series)}: {number(series.band.middle[k])}" for series in frame.series]
+
+
+def _colours(frame: Frame) -> Spec:
+    whats = _whats(frame)
+    colours = [QUIET if what == OTHERS else COLOURS[i % len(COLOURS)] for i, what in enumerate(whats)]
+    return nominal("what", whats, colours, STROKE)
+
+
+def _whats(frame: Frame) -> list[str]:
+    return list(dict.fromkeys(series.what for series in frame.series))
+
+
+def _values_at(frame: Frame, k: int) -> str:
+    """All values at one place, in words."""
+    parts: dict[str, list[str]] = {}
+    for series in frame.series:
+        parts.setdefault(series.whose, []).append(f"{series.what} = {number(series.band.middle[k], 4)}")
+    if len(parts) == 1:
+        return ", ".join(*parts.values())
+    return "; ".join(f"{whose}: {', '.join(own)}" for whose, own in parts.items())
+
+
+TASKS = 20  # that are drawn one by one
+SHAPES = ("circle", "diamond", "triangle-up")
+ROW = 28  # pixels
+
+Losses = list[tuple[Subject, dict[str, Band]]]  # of each subject, on each kind of rows
+
+
+def task_chart(subject: Subject, against: Subject | None) -> Chart:
+    """The losses of the worst tasks, beside those of other runs."""
+    order = worst_first(subject)[:TASKS]
+    names = distinct([subject.names[i] for i in order], LABEL)
+    losses: Losses = [(subject, {role: subject.losses(role) for role in subject.roles})]
+    if against is not None:
+        shared = [role for role in subject.roles if against.has(role)]
+        losses.append((against, {role: matched(subject, against, role) for role in shared}))
+    axis = {"grid": True, "labelLimit": 170, "ticks": False, "domain": False}
+    rows = {"field": "task", "type": "nominal", "scale": {"domain": names}, "title": None, "axis": axis}
+    values = _points(losses, order, names)
+    spec = base(ROW * len(order), 0) | {
+        "data": {"values": values},
+        "encoding": {"y": rows},
+        "layer": _layers(values, [one.label for one, _ in losses], subject.roles),
+    }
+    said = [f"{name} – {_said(losses, i)}" for name, i in zip(names, order, strict=True)]
+    count = len(subject.names)
+    which = "every task" if len(order) == count else f"the {len(order)} worst of {number(count)} tasks"
+    several = ", medians over the runs with lines from the 10 % to the 90 % quantile" if subject.is_several else ""
+    description = f"The loss of {which} at the end of the run, worst first{several}."
+    title = "All tasks" if len(order) == count else "The worst tasks"
+    return Chart(title, description, spec, "task", said, None)
+
+
+def _points(losses: Losses, order: np.ndarray, names: Sequence[str]) -> list[Spec]:
+    return [
+        {"k": k, "task": names[k], "role": role, "whose": subject.label}
+        | {"tip": f"{names[k]}\n{subject.label}\n{role} loss: {number(float(band.middle[i]))}"}
+        | {end: rounded(float(own[i])) for end, own in zip(("value", "low", "high"), band, strict=True)}
+        for subject, own in losses
+        for role, band in own.items()
+        for k, i in enumerate(order)
+    ]
+
+
+def _layers(values: Sequence[Spec], labels: Sequence[str], roles: Sequence[str]) -> list[Spec]:
+    """Ranges, and points on them; the colour says whose where there are two subjects, and the shape which rows."""
+    colour = nominal("whose", labels, COLOURS) if len(labels) > 1 else nominal("role", roles, COLOURS)
+    x = quantity("loss", [np.array([value[end] for value in values], float) for end in ("value", "low", "high")])
+    ranges = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": colour}
+    points = {
+        "x": {**x, "field": "value"},
+        "color": colour,
+        "shape": nominal("role", roles, SHAPES),
+        "size": {"condition": {"test": HERE, "value": 190}, "value": 90},
+    }
+    point = {"type": "point", "filled": True, "opacity": 0.9, "tooltip": TIP}
+    return [
+        {"mark": {"type": "rule", "strokeWidth": 2, "opacity": 0.35}, "encoding": ranges},
+        {"mark": point, "params": hovered(nearest=False), "encoding": points},
+    ]
+
+
+def _said(losses: Losses, i: int) -> str:
+    """The losses of one task, in words."""
+    parts = [
+        ", ".join(f"{role} = {number(float(band.middle[i]), 4)}" for role, band in own.items()) for _, own in losses
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return "; ".join(f"{subject.label}: {part}" for (subject, _), part in zip(losses, parts, strict=True))
