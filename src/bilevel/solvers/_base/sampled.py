@@ -152,8 +152,9 @@ def visit(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array)
     after, info = _slowed(solver, problem, state, after, info)
     rate, owed, rates = info.weights_rate, carried.owed, after.rates
     if owed is not None:
-        there = state._replace(weighting=pytrees.index(state.weighting, seen.rows.numbers))
-        rate, rates = solver.weights_rate(there, info.losses, rates)
+        there = state._replace(weighting=pytrees.index(state.weighting, seen.rows.numbers), rates=rates)
+        there, rate = solver.weights_rate(there, info.losses)
+        rates = there.rates
         rate = rate * (_seen_share(solver, problem) ** WEIGHTS_POWER if solver.needs.weights else 1)
         owed = owed.see(seen.rows.numbers, seen.share, info.losses, rate)
     same = {"weights": None, "weighting": None, "sampling": None}
