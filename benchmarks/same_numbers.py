@@ -147,6 +147,7 @@ def record(path: str, only: str) -> None:
         kept[name] = np.concatenate([np.ravel(leaf) for leaf in leaves])
         kept[f"{name}|programs"] = np.array([COMPILED[0] - before])
         print(f"{name}: {result.worst:.6g}, {COMPILED[0] - before} programs", flush=True)
+        jax.clear_caches()  # hundreds of programs at once are more than some systems have memory maps for
     np.savez(path, **kept)
 
 

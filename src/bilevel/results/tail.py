@@ -39,7 +39,11 @@ def fraction_of(solver: Any) -> float | None:
 
 def of_distribution(solver: Any) -> float | None:
     """The fraction of a distribution of tasks whose mean the solver minimises, 1 for all; None of a list of tasks."""
-    fresh = "sampling=Fresh(" in solver if isinstance(solver, str) else getattr(solver, "sees_fresh_tasks", False)
+    fresh = (
+        "sampling=Fresh(" in solver
+        if isinstance(solver, str)
+        else getattr(getattr(solver, "sampling", None), "fresh", False)
+    )
     return (fraction_of(solver) or 1.0) if fresh else None
 
 

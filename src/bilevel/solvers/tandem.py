@@ -110,8 +110,8 @@ class Tandem(LinearSystemSolver):
         if self.lower is not None:
             return super().start(problem, x, y, key, steps)
         chosen = self.rates.newton_steps and self.lower_lr is None and self.v_lr is None
-        everything = not (self.sampling.draws or self.sampling.fresh) and all(g.train.finite for g in problem.groups)
-        move = suited(y) if chosen and everything else Gradient()
+        finite = all(group.train.finite for group in problem.groups)
+        move = suited(y) if chosen and finite else Gradient()
         return self.replace(lower=move).start(problem, x, y, key, steps)
 
     def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Kept:

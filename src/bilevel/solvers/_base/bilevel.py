@@ -24,7 +24,6 @@ from bilevel.rates.base import Needs, Rates, RatesState, curvatures
 from bilevel.rates.scaled import Scaled
 from bilevel.rules.base import Rule, reduction, update
 from bilevel.sampling.base import Sampling
-from bilevel.solvers._base import fresh, sampled
 from bilevel.solvers._base.checks import check_objects, check_options
 from bilevel.solvers._base.last_point import LastPoint
 from bilevel.solvers._base.solver import Solver
@@ -61,9 +60,8 @@ class BilevelSolver(Solver):
     def needs(self) -> Needs:
         """Which rates must be chosen."""
         lower = self.lower_lr is None
-        weights = self.weighting.moves and self.weighting.lr is None and not self.sampling.fresh
-        curvature = lower or self.estimator.needs_curvature
-        return Needs(self.upper_lr is None, lower, weights, curvature, self.sampling.draws)
+        weights = self.weighting.moves and self.weighting.lr is None
+        return Needs(self.upper_lr is None, lower, weights, lower or self.estimator.needs_curvature)
 
     def first_order(self) -> Self:
         """The same without what only a task that is seen in every step can know; most know nothing of the kind."""
@@ -88,18 +86,34 @@ class BilevelSolver(Solver):
         """Raises where an option makes no sense."""
         check_options(self, problem)
 
+    def stepper(self) -> Solver:
+        """Itself, or a wrapper that shows it the tasks that its sampling draws."""
+        from bilevel.solvers._base.fresh_tasks import FreshTasks  # which know what they wrap
+        from bilevel.solvers._base.some_tasks import SomeTasks
+
+        if self.sampling.fresh:
+            return FreshTasks(self.first_order())
+        return SomeTasks(self.first_order()) if self.sampling.draws else self
+
     def start(self, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
         """The first state, without checks; pure."""
-        if self.sampling.fresh:
-            return fresh.start(self, problem, x, y, key, steps)
+        first, keys = self.first(problem, x, y), self.start_keys(key)
+        point = Point(x, y, first.weights, PerTask(((),) * len(y)))
+        return self.started(problem, first, self.rates.init(problem, point, self.needs, keys[0], steps), keys)
+
+    def start_keys(self, key: jax.Array) -> jax.Array:
+        """What the rates, v and the memory of the first state draw from."""
+        return jax.random.split(jax.random.fold_in(key, 1), 3)
+
+    def first(self, problem: Problem, x: Any, y: PerTask[Any]) -> State:
+        """The first state as far as it needs nothing measured."""
         dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(x)), jnp.float32)
-        weights, weighting = self.weighting.init(problem.size, dtype)
-        keys = jax.random.split(jax.random.fold_in(key, 1), 3)
-        first = State(jnp.zeros((), jnp.int32), x, y, weights, weighting)
-        if self.sampling.draws:
-            first = first._replace(sampling=sampled.start(self, problem, first, jax.random.fold_in(key, 3)))
-        rates = self.start_rates(problem, first, keys[0], steps)
-        point = Point(x, y, weights, PerTask(((),) * len(y)), curvatures(rates))
+        return State(jnp.zeros((), jnp.int32), x, y, *self.weighting.init(problem.size, dtype))
+
+    def started(self, problem: Problem, first: State, rates: RatesState, keys: jax.Array) -> State:
+        """The first state, whole."""
+        x, y = first.x, first.y
+        point = Point(x, y, first.weights, PerTask(((),) * len(y)), curvatures(rates))
         v = Upper(problem, self.estimator).init(point, problem.draw_upper(keys[1]))
         state = first._replace(
             # Optimisers keep moments, whose shapes do not depend on the rate.
@@ -110,18 +124,6 @@ class BilevelSolver(Solver):
         )
         return state._replace(memory=self.start_memory(problem, state, keys[2]))
 
-    def start_rates(self, problem: Problem, state: State, key: jax.Array, steps: jax.Array) -> RatesState:
-        """What rates are made of, measured on the tasks that a step sees."""
-        nothing = PerTask(((),) * len(state.y))
-        if not self.sampling.draws:
-            point = Point(state.x, state.y, state.weights, nothing)
-            return self.rates.init(problem, point, self.needs, key, steps)
-        seen = sampled.draw(self, problem, state, state.sampling.urns, key)
-        few = sampled.few(seen, state)
-        point = Point(few.x, few.y, few.weights, nothing)
-        rates = self.rates.init(seen.rows.problem(problem), point, self.needs, key, steps)
-        return sampled.spread(rates, problem, seen)
-
     def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Any:
         """What the method carries besides; most carry nothing."""
         return ()
@@ -131,19 +133,10 @@ class BilevelSolver(Solver):
         return self.rates.measures(state.rates)
 
     def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Any = 1) -> State:
-        """Between chunks of steps: measures again what automatic rates need, on the tasks that a step sees."""
-        if self.sampling.fresh:
-            return fresh.refresh(self, problem, state, key, iterations)
+        """Between chunks of steps: measures again what automatic rates need."""
         # Halfway to uniform weights: the curvature of tasks that may matter soon counts too.
-        if not self.sampling.draws:
-            point = self.point(state._replace(weights=(state.weights + 1 / problem.size) / 2))
-            rates = self.rates.refresh(problem, point, state.rates, key, iterations)
-            return state._replace(rates=rates)
-        seen = sampled.draw(self, problem, state, state.sampling.urns, key)
-        few = sampled.few(seen, state)
-        point = Point(few.x, few.y, (few.weights + 1 / (problem.size * seen.share)) / 2, few.v, curvatures(few.rates))
-        rates = self.rates.refresh(seen.rows.problem(problem), point, few.rates, key, iterations)
-        return state._replace(rates=seen.rows.put(state.rates, few.rates, rates))
+        point = self.point(state._replace(weights=(state.weights + 1 / problem.size) / 2))
+        return state._replace(rates=self.rates.refresh(problem, point, state.rates, key, iterations))
 
     def with_scaled_rates(self, factor: float) -> Self:
         """What was given times a factor, and what is chosen too, where anything is."""
@@ -157,46 +150,6 @@ class BilevelSolver(Solver):
     @abc.abstractmethod
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """One step of all tasks of a problem, in the order that the method's paper has."""
-
-    def advance(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
-        """A step, of the tasks that the sampling draws."""
-        if self.sampling.fresh:
-            return fresh.step(self, problem, state, key)
-        if self.sampling.draws:
-            return sampled.step(self, problem, state, key)
-        return self.step(problem, state, key)
-
-    @property
-    def in_parts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Where tasks are drawn."""
-        return self.sampling.draws
-
-    def visit(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
-        """x, and what belongs to the tasks that are drawn."""
-        if self.sampling.draws:
-            return sampled.visit(self, problem, state, key)
-        return self.advance(problem, state, key)
-
-    @property
-    def sees_fresh_tasks(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Where they come from a distribution."""
-        return self.sampling.fresh
-
-    def fitted(self, problem: Problem, x: Any, y: PerTask[Any]) -> PerTask[Any]:
-        """Of tasks from a distribution, fitted to x as those of a step are."""
-        return fresh.fit(self, problem, x, y) if self.sampling.fresh else y
-
-    def is_due(self, problem: Problem, state: State) -> jax.Array:
-        """Every n // (8 m) steps."""
-        return sampled.due(self, problem, state)
-
-    def settle(self, problem: Problem, state: State) -> State:
-        """The weights, by what the steps since their last move have seen."""
-        return sampled.settle(self, problem, state)
-
-    def moved(self, problem: Problem, state: State, key: jax.Array) -> State:
-        """With urns of as many parts as there are devices."""
-        return sampled.moved(self, problem, state, jax.random.fold_in(key, 3)) if self.sampling.draws else state
 
     def with_last_point(self, state: State, last: LastPoint) -> State:
         """The state of some tasks, in which the last point is this; for solvers that compare points."""
@@ -216,7 +169,7 @@ class BilevelSolver(Solver):
 
     def lower_rates(self, problem: Problem, state: State, rows: PerTask[Sample]) -> tuple[State, PerTask[jax.Array]]:
         """beta, one per task; the curvature is followed on these rows, where anything needs it."""
-        rates = self.rates.follow(problem, state.x, state.y, rows, state.rates, stale=self.sampling.draws)
+        rates = self.rates.follow(problem, state.x, state.y, rows, state.rates)
         return state._replace(rates=rates), self.lower_rate(problem, rates, state.step)
 
     def lower_rate(self, problem: Problem, rates: RatesState, step: jax.Array) -> PerTask[jax.Array]:
