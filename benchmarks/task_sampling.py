@@ -173,12 +173,12 @@ def path(problem: bl.Problem, solver: bl.Solver, steps: int, seed: jax.Array) ->
 
     def several(state: bl.State, c: jax.Array) -> tuple[bl.State, jax.Array]:
         def one(i: jax.Array, state: bl.State) -> bl.State:
-            return solver.advance(problem, state, jax.random.fold_in(key, c * (steps // SEEN) + i))[0]
+            return solver.stepper().step(problem, state, jax.random.fold_in(key, c * (steps // SEEN) + i))[0]
 
         state = jax.lax.fori_loop(0, steps // SEEN, one, state)
         return state, state.x
 
-    first = solver.start(problem, jnp.array([-1.0, 3.0]), y, key, jnp.asarray(steps))
+    first = solver.stepper().start(problem, jnp.array([-1.0, 3.0]), y, key, jnp.asarray(steps))
     return jax.lax.scan(several, first, jnp.arange(SEEN))[1]
 
 

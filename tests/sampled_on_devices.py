@@ -120,10 +120,10 @@ def unbiased():
     weights = jnp.array([0.4, 0.05, 0.15, 0.1, 0.02, 0.08, 0.2])
     solver = bl.MORBiT(0.1, 0.3, bl.hypergradients.Exact(), bl.weightings.SimplexAscent(1e-3))
     args = jax.random.key(0), jnp.asarray(10)
-    whole = jax.jit(solver.start)(problem, x, problem.split(y), *args)._replace(weights=weights)
-    full, _ = jax.jit(solver.advance)(problem, whole, jax.random.key(1))
+    whole = jax.jit(solver.stepper().start)(problem, x, problem.split(y), *args)._replace(weights=weights)
+    full, _ = jax.jit(solver.stepper().step)(problem, whole, jax.random.key(1))
 
-    layout, drawing = Layout.of(2, problem, x), solver.replace(sampling=From(5))
+    layout, drawing = Layout.of(2, problem, x), solver.replace(sampling=From(5)).stepper()
     placed = layout.problem(problem)
     first = jax.jit(drawing.start)(placed, *layout.spread((x, problem.split(y))), *args)
     # A table that knows nothing: what is estimated does not depend on it.
@@ -137,7 +137,7 @@ def unbiased():
     def step(state, starts):
         urns = ((state.sampling.urns.groups[0][0], jnp.repeat(starts, 3)), state.sampling.urns.groups[1])
         state = state._replace(sampling=state.sampling._replace(urns=Everywhere(urns)))
-        return drawing.advance(placed, state, jax.random.key(1))
+        return drawing.step(placed, state, jax.random.key(1))
 
     found, seen = [np.zeros(2), np.zeros(7)], []
     for (one, p), (two, q) in itertools.product(*parts):
@@ -204,7 +204,8 @@ def restored(folder, devices, tasks):
     path = max(os.path.join(folder, name) for name in os.listdir(folder) if name.startswith("state"))
     reached = run.spread(state_files.restore(state_files.read(path), state_files.outline(run)))
     sampling = reached.carry.state.sampling
-    fresh = jax.jit(solver.moved)(run.placed, reached.carry.state, jax.random.fold_in(jax.random.key(0), 0)).sampling
+    start_key = jax.random.fold_in(jax.random.key(0), 0)
+    fresh = jax.jit(run.stepper.moved)(run.placed, reached.carry.state, start_key).sampling
     equal = [np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (sampling, fresh)), strict=True)]
     return {"parts": int(sampling.parts), "fresh": all(equal), "seen": reached.carry.info.losses.shape[0]}
 

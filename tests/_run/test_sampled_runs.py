@@ -45,7 +45,7 @@ def test_the_loop_and_the_average_are_those_of_steps_one_by_one(tasks):
     def whole(state):
         def one(carry, k):
             state, average = carry
-            state, _ = solver.advance(problem, state, jax.random.fold_in(run.key, k))
+            state, _ = solver.stepper().step(problem, state, jax.random.fold_in(run.key, k))
             point = (state.x, state.y, state.weights)
             return (state, add(average, point, state.step, jnp.float64)), None
 

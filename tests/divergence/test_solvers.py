@@ -11,7 +11,7 @@ from bilevel._run.progress import Quiet
 from bilevel._run.run import Run
 from bilevel.divergence import SmallerRates, Stop
 from bilevel.hypergradients import Neumann, RandomNeumann
-from bilevel.testing import example_problems
+from bilevel.testing import common
 from bilevel.weightings import SimplexAscent
 from every_solver import every
 
@@ -32,7 +32,7 @@ def runs(name, policy, seeds):
     solver = kind(**calm | large)
     if isinstance(getattr(solver, "hypergradient", None), RandomNeumann):
         solver = solver.replace(hypergradient=Neumann(3))
-    problem, x, _ = example_problems.make(example_problems.Setting(kind.problem_type, order=(0, 2)), jnp.float64)
+    problem, x, _ = common.make(common.Setting(kind.problem_type, order=(0, 2)), jnp.float64)
     free = problem.replace(constraint=bl.constraints.Unconstrained())
     return [Run(free, solver, x, None, seed, STEPS, on_divergence=policy) for seed in seeds]
 

@@ -140,9 +140,9 @@ def test_unrolled_is_the_slope_of_the_loss_after_the_lower_steps(rule):
     @jit
     def step(flat_x):
         state = solver.start(problem, x_tree(flat_x), YS, KEY, 10)
-        lowered, samples = solver.descend(problem, state, KEY, 3), problem.draw_upper(KEY)
-        level = Upper(problem, Unrolled(), lowered.replay)
-        seen = level.direction(solver.point(state, lowered.y), samples)
+        (lowered, _, replay), samples = solver.descend(problem, state, KEY, 3), problem.draw_upper(KEY)
+        level = Upper(problem, Unrolled(), replay)
+        seen = level.direction(solver.point(state._replace(y=lowered.y)), samples)
         losses = problem.join(problem.each(lambda task, y, s: task.upper(state.x, y, s.upper), lowered.y, samples))
         return ravel_pytree(seen.direction)[0], seen.losses, losses
 

@@ -13,7 +13,7 @@ import bilevel as bl
 from bilevel._run import reading
 from bilevel.problem import base, blocks
 from bilevel.problem.mapped import Mapped
-from bilevel.solvers._base import sampled
+from bilevel.solvers._base import some_tasks
 
 N, DRAWN = 40, 8
 SOLVER = bl.MORBiT(0.01, 0.1, weighting=bl.weightings.SimplexAscent(1e-2), sampling=bl.sampling.Mixture(DRAWN))
@@ -87,12 +87,12 @@ def start():
 
 
 def test_the_tasks_of_steps_are_known_up_to_the_next_but_one_move_of_the_weights(mapped, monkeypatch):
-    monkeypatch.setattr(sampled, "MOVES_PER_ROUND", 1)  # every 5 steps
+    monkeypatch.setattr(some_tasks, "MOVES_PER_ROUND", 1)  # every 5 steps
     state, key = start(), jax.random.key(1)
     # Functions of their own, as others may have been compiled with another number of moves.
     advance = jax.jit(lambda *given: SOLVER.advance(*given))
     tasks_ahead = jax.jit(lambda *given: reading._tasks_ahead.__wrapped__(*given))
-    assert sampled.steps_between(SOLVER, mapped) == 5
+    assert SOLVER.stepper().steps_between(mapped) == 5
     for first in (0, 2, 7):
         while int(state.step) < first:
             state, _ = advance(mapped, state, jax.random.fold_in(key, state.step))
@@ -117,7 +117,7 @@ def test_hints_are_of_the_rows_that_are_drawn(mapped, monkeypatch):
     assert hints == [(*own, mmap.MADV_RANDOM) for own in whole]  # no rows are read that are only near
     hints.clear()
     assert ahead.start(state, 2) is None
-    tasks = SOLVER.visit(mapped, state, jax.random.fold_in(jax.random.key(1), 2))[1].seen
+    tasks = SOLVER.stepper().visit(mapped, state, jax.random.fold_in(jax.random.key(1), 2))[1].seen
     first = {(page.address + task * page.task_bytes, page.task_bytes) for page in pages for task in tasks.tolist()}
     assert {hint[:2] for hint in hints[: 2 * DRAWN]} == first
     hints.clear()

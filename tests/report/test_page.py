@@ -11,7 +11,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.diagnostics.certificate import Certificate
-from bilevel.report import page
+from bilevel.report import page as module
 from report.made import Page, five, page, result
 
 for package in ("jinja2", "vl_convert"):
@@ -327,7 +327,7 @@ def luminance(colour):
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_contrast(theme):
     """As WCAG 2.2 has it: 4.5 for text, 3 for lines."""
-    css = Path(page.__file__).with_name("template").joinpath("page.css").read_text()
+    css = Path(module.__file__).with_name("template").joinpath("page.css").read_text()
     blocks = [dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for block in css.split("prefers-color-scheme")]
     colours = blocks[theme]
     least = {"ink": 4.5, "soft": 4.5} | {name: 3.0 for name in colours if name.startswith("series-")}
@@ -373,7 +373,7 @@ def test_a_certificate_of_other_tasks_is_refused(tmp_path):
 @pytest.mark.parametrize("package", ["jinja2", "vl_convert"])
 def test_a_package_that_is_missing_is_named(package, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    page.renderer.cache_clear()
+    module.renderer.cache_clear()
     path = tmp_path / "page.html"
     path.write_text("old")
     with pytest.raises(ImportError, match=rf"a report needs {package}: pip install 'bilevel\[report\]'"):

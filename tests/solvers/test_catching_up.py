@@ -9,6 +9,7 @@ import bilevel as bl
 from bilevel.problem.per_task import PerTask
 from bilevel.solvers._base.catching_up import STEPS, caught_up, steps_at_a_visit
 from bilevel.solvers._base.rows import Rows
+from bilevel.solvers._base.some_tasks import SeenRarely
 
 N, D = 6, 4
 
@@ -56,16 +57,17 @@ def test_a_visit_is_these_steps_and_the_solvers_own():
     problem, solver = problem_of(1024), bl.MORBiT(0.1, weighting=bl.weightings.Average())
     sampled = solver.replace(sampling=bl.sampling.Uniform(2))
     y = PerTask((jnp.asarray(np.random.default_rng(1).normal(size=(1024, D))),))
-    state = jax.jit(sampled.start)(problem, jnp.ones(D), y, jax.random.key(0), jnp.asarray(10))
+    state = jax.jit(sampled.stepper().start)(problem, jnp.ones(D), y, jax.random.key(0), jnp.asarray(10))
     key = jax.random.key(1)
-    after, info = jax.jit(sampled.advance)(problem, state, key)
+    after, info = jax.jit(sampled.stepper().step)(problem, state, key)
     rows = Rows.of(problem, PerTask((info.seen,)))
 
     @jax.jit
     def by_hand(state):
         few = rows.take(state._replace(weights=None, sampling=()))._replace(weights=jnp.full(2, 0.5))
         tasks = rows.problem(problem)
-        return sampled.step(tasks, caught_up(sampled, tasks, few, key, STEPS), key)[0]
+        own = solver.replace(rates=SeenRarely(solver.rates, 1.0))
+        return own.step(tasks, caught_up(own, tasks, few, key, STEPS), key)[0]
 
     wanted = by_hand(state)
     np.testing.assert_allclose(after.x, wanted.x, rtol=1e-12)

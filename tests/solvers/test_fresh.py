@@ -17,7 +17,7 @@ from bilevel._core.module import leaf, part
 from bilevel.problem.distribution import TaskDistribution
 from bilevel.problem.per_task import PerTask
 from bilevel.results.history import tail_mean
-from bilevel.solvers._base import fresh
+from bilevel.solvers._base.fresh_tasks import looked_at
 from bilevel.solvers._base.state import Halves
 from bilevel.trackers import Momentum
 from bilevel.weightings.cvar import Tail
@@ -78,7 +78,7 @@ LOSSES = (X - POINTS) ** 2 / 2
 
 
 def state_at(own, **fields):
-    state = own.start(PROBLEM, jnp.array(X), PerTask((jnp.zeros(20),)), KEY, jnp.asarray(10))
+    state = own.stepper().start(PROBLEM, jnp.array(X), PerTask((jnp.zeros(20),)), KEY, jnp.asarray(10))
     return state._replace(**fields)
 
 
@@ -88,7 +88,7 @@ def test_the_mean_direction_over_all_draws_is_the_gradient_of_cvar_at_a_known_le
     own = solver(bl.weightings.CVaR(fraction), upper_lr=1.0)
     state = state_at(own, sampling=Tail(jnp.array(level), jnp.array(1.0), jnp.array(5)))
     listed = Listed(exponential, rows, rows, evaluation=20, rows=1, given=jnp.zeros(3))
-    step, mean = jax.jit(own.advance), 0.0
+    step, mean = jax.jit(own.stepper().step), 0.0
     for drawn in map(list, itertools.product(range(3), repeat=3)):
         tasks = module.replace(listed, given=jnp.asarray(POINTS[drawn]))
         after, _ = step(PROBLEM.replace(distribution=tasks), state, KEY)
@@ -112,15 +112,15 @@ def test_tasks_are_weighed_by_rows_that_the_direction_does_not_see():
 
     @jax.jit
     def seen():
-        drawn, there = fresh.begin(own, tasks, state, begin_key)
-        losses = fresh.looked_at(drawn, there, look_key)
+        drawn, there = own.stepper().begin_step(tasks, state, begin_key)
+        losses = looked_at(drawn, there, look_key)
         weights, _ = own.weighting.weigh_draw(losses, state.sampling)
-        _, info = fresh.plain(own).step(drawn, there._replace(weights=weights), key)
+        _, info = own.stepper().plain.step(drawn, there._replace(weights=weights), key)
         return losses, weights, info.losses
 
-    looked_at, weights, used = map(np.asarray, seen())
+    losses, weights, used = map(np.asarray, seen())
     mean, error = used.mean(), used.std() / np.sqrt(400)
-    assert weights @ looked_at > 2 * mean  # what the selection was by is large
+    assert weights @ losses > 2 * mean  # what the selection was by is large
     assert abs(weights @ used - mean) < 4 * error
 
 
@@ -141,8 +141,8 @@ def minimiser(fraction):
 def ends(own, steps, seeds, problem=PROBLEM):
     def one(seed):
         key = jax.random.key(seed)
-        start = own.start(problem, STARTS["x"], PerTask((jnp.zeros(20),)), key, jnp.asarray(steps))
-        step = lambda k, state: own.advance(problem, state, jax.random.fold_in(key, k))[0]  # noqa: E731
+        start = own.stepper().start(problem, STARTS["x"], PerTask((jnp.zeros(20),)), key, jnp.asarray(steps))
+        step = lambda k, state: own.stepper().step(problem, state, jax.random.fold_in(key, k))[0]  # noqa: E731
         return jax.lax.fori_loop(0, steps, step, start).x
 
     return np.asarray(jax.jit(jax.vmap(one))(jnp.arange(seeds)))
@@ -221,13 +221,13 @@ def test_tasks_catch_up_at_a_fixed_x():
     """y = x + (1 - rate a)^k (y_0 - x) after k lower steps, and the tasks of the evaluation get as many as others."""
     own = solver(tasks=3, catch_up=4, lower_lr=0.1, lower_steps=2)
     state = state_at(own)
-    drawn, there = jax.jit(fresh.begin)(own, PROBLEM, state, KEY)
+    drawn, there = jax.jit(own.stepper().begin_step)(PROBLEM, state, KEY)
     assert drawn.size == 3
     left = 1 - 0.1 * CURVED
     np.testing.assert_allclose(there.y.groups[0], X - left**8 * X, rtol=1e-12)
     assert float(there.x) == X
     assert int(there.step) == int(state.step)
-    fitted = jax.jit(own.fitted)(PROBLEM, jnp.array(X), PerTask((jnp.zeros(20),)))
+    fitted = jax.jit(own.stepper().fit)(PROBLEM, jnp.array(X), PerTask((jnp.zeros(20),)))
     np.testing.assert_allclose(fitted.groups[0], X - left**10 * X, rtol=1e-12)
 
 
@@ -236,8 +236,8 @@ def test_only_what_is_shared_is_carried_on(name):
     """A state is no larger after a step, and what it has of tasks are directions to measure along, and the start."""
     own = getattr(bl, name)(weighting=bl.weightings.CVaR(0.5), sampling=bl.sampling.Fresh(7))
     y = PerTask((jnp.zeros(20),))
-    state = jax.eval_shape(own.start, PROBLEM, jnp.array(X), y, KEY, jnp.asarray(10))
-    after, info = jax.eval_shape(own.advance, PROBLEM, state, KEY)
+    state = jax.eval_shape(own.stepper().start, PROBLEM, jnp.array(X), y, KEY, jnp.asarray(10))
+    after, info = jax.eval_shape(own.stepper().step, PROBLEM, state, KEY)
     assert jax.tree.map(lambda a: (a.shape, a.dtype), after) == jax.tree.map(lambda a: (a.shape, a.dtype), state)
     assert info.losses.shape == (7,)
     tasks = Halves.of(after).tasks._replace(rates=None, y=None, weights=None)
@@ -250,7 +250,7 @@ def test_lower_rates_of_new_tasks_do_not_fall_with_the_run():
     state = state_at(own)
     late = state._replace(step=jnp.asarray(10, jnp.int32))
     for at in (state, late):
-        _, there = jax.jit(fresh.begin)(own, PROBLEM, at, KEY)
+        _, there = jax.jit(own.stepper().begin_step)(PROBLEM, at, KEY)
         np.testing.assert_allclose(there.y.groups[0], X, rtol=1e-9)
 
 

@@ -13,11 +13,10 @@ import bilevel as bl
 from bilevel._core.module import part
 from bilevel.problem.per_task import InOrder, PerTask
 from bilevel.sampling.base import Draw, Sampling
-from bilevel.solvers._base import sampled
 from bilevel.solvers._base.rows import Rows
 from bilevel.solvers._base.state import Halves
 from bilevel.testing import check_solver
-from bilevel.testing.example_problems import Setting, make
+from bilevel.testing.common import Setting, make
 from bilevel.testing.solvers import CompiledRun
 from bilevel.trackers import Momentum, Storm
 from every_solver import every
@@ -62,8 +61,8 @@ def test_drawing_all_tasks_is_seeing_all_tasks(name):
 def test_only_drawn_tasks_move(name):
     example = make(Setting(), jnp.float64)
     solver = SOLVERS[name].replace(sampling=bl.sampling.Uniform(3))
-    state = jax.jit(solver.start)(*example, jax.random.key(0), jnp.asarray(10))
-    after, info = jax.jit(solver.advance)(example.problem, state, jax.random.key(1))
+    state = jax.jit(solver.stepper().start)(*example, jax.random.key(0), jnp.asarray(10))
+    after, info = jax.jit(solver.stepper().step)(example.problem, state, jax.random.key(1))
     places = [np.flatnonzero(np.isin(group.ids, info.seen)) for group in example.problem.groups]
     for half in ("y", "v", "memory", "lower"):
         own = [Halves.of(s._replace(sampling=())).tasks for s in (state, after)]
@@ -111,14 +110,16 @@ def test_a_step_of_x_and_of_weights_is_unbiased():
     solver = bl.MORBiT(0.1, 0.3, bl.hypergradients.Exact(), weighting)
     y = PerTask((jnp.asarray(np.random.default_rng(1).normal(size=(5, 2))),))
     args = (jax.random.key(0), jnp.asarray(10))
-    wanted, _ = jax.jit(solver.advance)(problem, jax.jit(solver.start)(problem, x, y, *args), jax.random.key(1))
+    wanted, _ = jax.jit(solver.stepper().step)(
+        problem, jax.jit(solver.stepper().start)(problem, x, y, *args), jax.random.key(1)
+    )
 
     def step(index):
-        own = solver.replace(sampling=These(2, index))
+        own = solver.replace(sampling=These(2, index)).stepper()
         state = own.start(problem, x, y, *args)
         # A table that knows nothing: what is estimated does not depend on it.
         owed = state.sampling.owed._replace(last=InOrder(jnp.arange(5.0)))
-        return own.advance(problem, state._replace(sampling=state.sampling._replace(owed=owed)), jax.random.key(1))[0]
+        return own.step(problem, state._replace(sampling=state.sampling._replace(owed=owed)), jax.random.key(1))[0]
 
     subsets = jnp.array(list(itertools.combinations(range(5), 2)))
     states = jax.lax.map(jax.jit(step), subsets)
@@ -143,8 +144,8 @@ def test_a_direction_that_is_followed_by_differences_is_unbiased(name):
     def directions(state):
         return np.asarray(state.y.groups[0]) - points if name == "MRBO" else np.asarray(state.v.groups[0].v)
 
-    drawing = lambda index: solver.replace(sampling=These(2, index))  # noqa: E731
-    advance = jax.jit(lambda index, state, key: drawing(index).advance(problem, state, key)[0])
+    drawing = lambda index: solver.replace(sampling=These(2, index)).stepper()  # noqa: E731
+    advance = jax.jit(lambda index, state, key: drawing(index).step(problem, state, key)[0])
     first = jax.jit(drawing(jnp.array([0, 3])).start)(problem, x, y, jax.random.key(0), jnp.asarray(10))
     then = advance(jnp.array([0, 3]), first, jax.random.key(1))
     memory = then.memory.upper.value if name == "MRBO" else then.memory.value.upper
@@ -162,10 +163,10 @@ def test_matrices_of_a_task_that_rested_are_a_running_mean():
     lower = lambda x, y, batch: 0.5 * jnp.exp(jnp.sum(x)) * jnp.sum((y - x) ** 2) + 0 * jnp.sum(batch)  # noqa: E731
     problem = bl.Problem(upper, lower, bl.Task.stack(train=points, validation=points))
     y = PerTask((jnp.asarray(np.random.default_rng(1).normal(size=(4, 2))),))
-    drawing = lambda *index: bl.STABLE(0.1, 0.3, sampling=These(2, jnp.array(index)), momentum=0.2)  # noqa: E731
+    drawing = lambda *index: bl.STABLE(0.1, 0.3, sampling=These(2, jnp.array(index)), momentum=0.2).stepper()  # noqa: E731
     first = jax.jit(drawing(0, 1).start)(problem, jnp.array([0.3, -0.1]), y, jax.random.key(0), jnp.asarray(10))
-    then = jax.jit(drawing(0, 1).advance)(problem, first, jax.random.key(1))[0]
-    last = jax.jit(drawing(1, 2).advance)(problem, then, jax.random.key(2))[0]
+    then = jax.jit(drawing(0, 1).step)(problem, first, jax.random.key(1))[0]
+    last = jax.jit(drawing(1, 2).step)(problem, then, jax.random.key(2))[0]
     old, new = (np.exp(float(jnp.sum(state.x))) for state in (first, then))
     assert abs(new - old) > 0.01
     found = np.asarray(last.memory.second.groups[0].A)[:, 0, 0]
@@ -175,10 +176,12 @@ def test_matrices_of_a_task_that_rested_are_a_running_mean():
 def test_weights_move_every_so_many_steps_by_what_was_seen():
     problem, x = quadratics(200)
     solver = bl.MORBiT(0.1, 0.3, weighting=bl.weightings.SimplexAscent(1e-3), sampling=bl.sampling.Mixture(8))
-    assert sampled.steps_between(solver, problem) == 3
-    state = jax.jit(solver.start)(problem, x, PerTask((jnp.zeros((200, 2)),)), jax.random.key(0), jnp.asarray(10))
+    assert solver.stepper().steps_between(problem) == 3
+    state = jax.jit(solver.stepper().start)(
+        problem, x, PerTask((jnp.zeros((200, 2)),)), jax.random.key(0), jnp.asarray(10)
+    )
     weights = [state.weights]
-    step = jax.jit(solver.advance)
+    step = jax.jit(solver.stepper().step)
     for k in range(6):
         state, _ = step(problem, state, jax.random.fold_in(jax.random.key(1), k))
         weights.append(state.weights)
@@ -201,10 +204,10 @@ def test_stable_does_not_run_away_where_it_samples(sampling):
 
     def run(key):
         def one(state, k):
-            state, info = solver.advance(example.problem, state, jax.random.fold_in(key, k))
+            state, info = solver.stepper().step(example.problem, state, jax.random.fold_in(key, k))
             return state, jnp.max(jnp.abs(info.losses))
 
-        first = solver.start(*example, jax.random.key(0), jnp.asarray(steps))
+        first = solver.stepper().start(*example, jax.random.key(0), jnp.asarray(steps))
         return jnp.max(jax.lax.scan(one, first, jnp.arange(steps))[1])
 
     losses = np.asarray(jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), 40)))
@@ -242,7 +245,7 @@ def test_a_chosen_rate_of_the_weights_is_the_smaller_the_fewer_tasks_a_step_sees
     for sampling in (bl.sampling.All(), bl.sampling.Uniform(2)):
         solver = bl.MORBiT(0.1, 0.1, bl.hypergradients.Direct(), rates=bl.rates.Relative(), sampling=sampling)
         state = solver.init(problem, jnp.zeros(()), jnp.zeros(()), key=jax.random.key(0), steps=10)
-        rates.append(solver.advance(problem, state, jax.random.key(1))[1].weights_rate)
+        rates.append(solver.stepper().step(problem, state, jax.random.key(1))[1].weights_rate)
     np.testing.assert_allclose(rates[1] / rates[0], (2 / 8) ** 1.5, rtol=1e-5)
 
 

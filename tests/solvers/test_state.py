@@ -12,7 +12,7 @@ import bilevel as bl
 from bilevel.problem.per_task import InOrder, PerTask
 from bilevel.solvers._base.chosen import Chosen
 from bilevel.solvers._base.state import Halves
-from bilevel.testing.example_problems import Setting, make
+from bilevel.testing.common import Setting, make
 from bilevel.trackers import Momentum, Storm
 
 SOLVERS = {name: getattr(bl, name)() for name in bl.solvers.__all__}

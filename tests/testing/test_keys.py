@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bilevel.testing.comparing import precision
-from bilevel.testing.keys import quick_key
+from bilevel.testing.common import precision, quick_key
 
 DRAWS = 4000
 

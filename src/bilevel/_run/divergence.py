@@ -13,6 +13,7 @@ from bilevel._run.reached import DIVERGED, FINISHED, Reached
 from bilevel._run.recording import evaluated_at, objective_of
 from bilevel._run.run import Run
 from bilevel.results.history import Divergence
+from bilevel.solvers._base.fresh_tasks import FreshTasks
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info
 from bilevel.weightings.base import Weighting
@@ -76,8 +77,9 @@ def respond(run: Run, reached: Reached, last: Carry, broken: Carry) -> Reached:
 
 
 def solver_of(run: Run, reached: Reached) -> Solver:
-    """The solver at the rates that a run has come to."""
-    return run.solver if reached.scale == 1 else run.solver.with_scaled_rates(reached.scale) or run.solver
+    """The solver whose steps are taken, at the rates that a run has come to."""
+    scaled = None if reached.scale == 1 else run.solver.with_scaled_rates(reached.scale)
+    return run.stepper if scaled is None else scaled.stepper()
 
 
 def guarded(run: Run, reached: Reached, last: bool) -> Reached:
@@ -102,7 +104,7 @@ def guarded(run: Run, reached: Reached, last: bool) -> Reached:
     factor = run.policy.factor_after(reached.divergences) if lost and not last else None
     if factor is not None and run.solver.with_scaled_rates(factor) is not None:
         return _gone_back(reached, said, factor, back_to)
-    if last and run.solver.has_chosen_rates and now > min(start, best + AT_END * abs(best)):
+    if last and run.stepper.has_chosen_rates and now > min(start, best + AT_END * abs(best)):
         # Its history stays as it was; only the end is another point.
         return reached._replace(carry=reached.safe, seen=None).ended(FINISHED, f"{said} The best point is its end.")
     return reached
@@ -176,7 +178,7 @@ def _find(run: Run, best: Variables, last: Carry, broken: Carry) -> Broken:
     task = next((i for i, name in enumerate(names) if not _finite(values[name])), None)
     if task is not None:
         quantity, what, certain = "y", f"y of task {names[task]!r} became infinite or NaN", True
-    elif run.solver.sees_fresh_tasks and not np.all(np.isfinite(losses)):
+    elif isinstance(run.stepper, FreshTasks) and not np.all(np.isfinite(losses)):
         return Broken("loss", "the loss of a new task became infinite or NaN", upper=True, lower=True)
     elif not np.all(np.isfinite(losses)):
         place = int(np.argmin(np.isfinite(losses)))

@@ -143,7 +143,7 @@ def _conclude(run: Run, lane: Reached, settled: Reached, bar: Bar, keeper: Unkep
 def _begin(run: Run) -> Reached:
     state = run.start()
     metrics.check(run.metrics, run.placed, state.x, state.y)
-    carry = loop.first(run.solver, run.placed, state, run.key)
+    carry = loop.first(run.stepper, run.placed, state, run.key)
     reached = recording.begin(run, carry if run.layout is None else run.layout.laid_out(carry))
     return reached._replace(safe=reached.carry) if run.policy.goes_back else reached
 
@@ -168,8 +168,8 @@ def advance(
 def _attend(run: Run, lane: Reached) -> Reached:
     """Measures again and evaluates, where that is due; a run that has lost ground goes back to its best point."""
     state = lane.carry.state
-    if run.solver.measures(state) and run.refreshes_at(lane.step):
-        state = measure(run.solver, run.placed, state, run.refresh_key(lane.step), 1)
+    if run.stepper.measures(state) and run.refreshes_at(lane.step):
+        state = measure(run.stepper, run.placed, state, run.refresh_key(lane.step), 1)
         state = state if run.layout is None else run.layout.laid_out(state)
         lane = lane._replace(carry=lane.carry._replace(state=state))
     last = lane.step == run.steps or bool(run.solver.has_ended(state))
@@ -236,7 +236,7 @@ def _stop(
     step, pace = first.step, first.steps_per_second
     if pace is None:
         return step + 1
-    measures = runs[0].solver.measures(first.carry.state)
+    measures = runs[0].stepper.measures(first.carry.state)
     states = [due for due in (keeper.next_due() for keeper in keepers) if due is not None and due > step]
     states += [step + limit for limit in limits if limit is not None]
     stop = min([runs[0].next_due(step, measures), step + max(1, int(pace * CALL_SECONDS)), *states])

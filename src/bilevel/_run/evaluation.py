@@ -25,8 +25,10 @@ from bilevel.problem.base import BaseProblem
 from bilevel.problem.group import TaskView
 from bilevel.problem.per_task import PerTask, fields_of
 from bilevel.sampling import Uniform
+from bilevel.solvers._base.fresh_tasks import FreshTasks
 from bilevel.solvers._base.rows import Rows
 from bilevel.solvers._base.solver import Solver
+from bilevel.solvers._base.some_tasks import SomeTasks
 from bilevel.weightings.base import Weighting
 
 ACCURACY = 1e-4  # of a fitted y, relative: the length of the Newton step after which it counts as fitted
@@ -84,9 +86,9 @@ def objective(weighting: Weighting, losses: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def fitted(solver: Solver, problem: BaseProblem, x: Any, y: Any) -> Any:
-    """`solver.fitted`, compiled."""
-    return solver.fitted(problem, x, y)
+def fit_fresh(solver: FreshTasks, problem: Any, x: Any, y: Any) -> Any:
+    """`solver.fit`, compiled: no step sees these tasks, and their y is fitted as that of a step's is."""
+    return solver.fit(problem, x, y)
 
 
 @functools.partial(jax.jit, static_argnames=("metrics", "fits"))
@@ -112,7 +114,7 @@ class Part(NamedTuple):
     @classmethod
     def of(cls, solver: Solver, problem: BaseProblem, layout: Layout | None = None) -> Part | None:
         """None = all."""
-        if not solver.in_parts or problem.size <= FIXED + HEAVY:
+        if not isinstance(solver, SomeTasks) or problem.size <= FIXED + HEAVY:
             return None
         sizes = [group.size for group in problem.groups]
         counts, draws = Uniform(FIXED).counts(sizes), np.random.default_rng(0)

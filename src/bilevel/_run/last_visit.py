@@ -32,9 +32,8 @@ from bilevel.problem.on_devices import each_task, in_turn
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Source
-from bilevel.solvers._base import sampled
-from bilevel.solvers._base.bilevel import BilevelSolver
 from bilevel.solvers._base.solver import Solver
+from bilevel.solvers._base.some_tasks import SomeTasks
 
 STEPS = 10  # of conjugate gradients
 
@@ -51,9 +50,7 @@ class Visit(NamedTuple):
 
 def is_needed(solver: Solver, problem: BaseProblem) -> bool:
     """Whether y may be of another x than the one that a run ends with."""
-    if not isinstance(solver, BilevelSolver) or not isinstance(problem, Problem) or not solver.sampling.draws:
-        return False
-    return sum(sampled.counts(solver, problem)) < problem.size
+    return isinstance(solver, SomeTasks) and isinstance(problem, Problem) and solver.seen_share(problem) < 1
 
 
 def block_of(group: Group) -> int | None:

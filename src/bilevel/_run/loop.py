@@ -20,8 +20,8 @@ from bilevel._run.averaging import LateAverage, add
 from bilevel._run.averaging import Variables as Variables
 from bilevel._run.devices import Layout
 from bilevel.problem.base import BaseProblem
-from bilevel.solvers._base.sampled import Sampled
 from bilevel.solvers._base.solver import Solver
+from bilevel.solvers._base.some_tasks import SomeTasks
 from bilevel.solvers._base.state import Info, State
 
 Count = int | jax.Array
@@ -64,14 +64,15 @@ class Carry(NamedTuple):
 
 # Traced once, for `first` and for `steps`, and compiled as part of the latter.
 @functools.partial(jax.jit, inline=True)
-def _step(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) -> tuple[State, Info]:
-    return solver.visit(problem, state, key)
+def _step(solver: Solver, problem: Any, state: State, key: jax.Array) -> tuple[State, Info]:
+    return (solver.visit if isinstance(solver, SomeTasks) else solver.step)(problem, state, key)
 
 
 def first(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) -> Carry:
     """What is carried before the first step."""
     point = Variables.of(state)
-    average = LateAverage.start(state, not last_visit.is_needed(solver, problem)) if solver.in_parts else point
+    late = isinstance(solver, SomeTasks)
+    average = LateAverage.start(state, not last_visit.is_needed(solver, problem)) if late else point
     nothing = _nothing_seen(solver, problem, state, key)
     return Carry(state, average, point, nothing, Watch.start(state.weights), jnp.array(True))
 
@@ -88,7 +89,7 @@ def gone_on_with(
 ) -> Carry:
     """What may have been carried on another number of devices, where steps draw others, and perhaps more, tasks."""
     sampling = carry.state.sampling
-    if not isinstance(sampling, Sampled) or int(sampling.parts) == (1 if layout is None else layout.devices):
+    if not isinstance(solver, SomeTasks) or int(sampling.parts) == (1 if layout is None else layout.devices):
         return carry
     state = _moved(solver, problem, carry.state, start_key)
     nothing = _nothing_seen(solver, problem, state, key)
@@ -98,7 +99,7 @@ def gone_on_with(
 
 
 @jax.jit
-def _moved(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) -> State:
+def _moved(solver: SomeTasks, problem: Any, state: State, key: jax.Array) -> State:
     return solver.moved(problem, state, key)
 
 
@@ -164,7 +165,7 @@ def _steps(
         number, end = part
         more = lambda state: (state.step < end) & jnp.logical_not(solver.has_ended(state))  # noqa: E731
         go = lambda carry: more(carry.state) & carry.finite  # noqa: E731
-        carry = (_in_parts(solver, problem, go, one) if solver.in_parts else _whole(go, one))(carry)
+        carry = (_in_parts(solver, problem, go, one) if isinstance(solver, SomeTasks) else _whole(go, one))(carry)
         state, kept = carry.state, carry.random
         here, after = (pick < stop) & (number == 0), (pick < stop) & (number == 1)
         choose = lambda when, new, old: jax.tree.map(lambda n, o: jnp.where(when, n, o), new, old)  # noqa: E731
@@ -186,7 +187,7 @@ def _whole(go: Callable[[Carry], jax.Array], one: Callable[[Carry], Carry]) -> C
 
 
 def _in_parts(
-    solver: Solver, problem: BaseProblem, go: Callable[[Carry], jax.Array], one: Callable[[Carry], Carry]
+    solver: SomeTasks, problem: Any, go: Callable[[Carry], jax.Array], one: Callable[[Carry], Carry]
 ) -> Callable[[Carry], Carry]:
     """Visits, and between them moves of the weights where they are due.
 

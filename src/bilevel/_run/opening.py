@@ -67,7 +67,7 @@ class _Opener:
             _check_kept(run, folder, kept, facts)
             before = kept.get("environment", {})
             self._changes |= {changes(before, self._environment)} - {""}
-            self._draws_others |= run.solver.in_parts and before.get("devices") != self._environment["devices"]
+            self._draws_others |= run.draws and before.get("devices") != self._environment["devices"]
         run.report.keep_in(folder.path)
         keeper = self._kind(run, run.checkpoint, folder, self._environment, digest(facts))
         keeper.tell = run.report.event

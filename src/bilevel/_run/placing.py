@@ -15,7 +15,7 @@ def layout_of(devices: Devices | None, problem: BaseProblem, solver: Solver, x: 
     """Where a run is to be made, and x as this process can read it."""
     check_problem_type(problem)
     layout = Layout.of(devices, problem, x)
-    if layout is not None and getattr(solver, "in_parts", False):
+    if layout is not None and getattr(getattr(solver, "sampling", None), "draws", False):
         check_drawing_on_devices(solver, layout.sizes, layout.devices)
     check_one_device(solver, layout)
     return layout, x if layout is None or layout.processes == 1 else fetched(x)

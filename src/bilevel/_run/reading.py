@@ -35,8 +35,8 @@ from bilevel.problem.mapped import Mapped, Pages
 from bilevel.problem.on_devices import parts_of
 from bilevel.problem.reader import LoadingError, Reader, Window
 from bilevel.problem.sources import Source
-from bilevel.solvers._base.sampled import Ahead, known_draws
 from bilevel.solvers._base.solver import Solver
+from bilevel.solvers._base.some_tasks import Ahead, SomeTasks
 from bilevel.solvers._base.state import State
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ReadAhead:
     @classmethod
     def of(cls, solver: Solver, problem: BaseProblem, key: jax.Array) -> ReadAhead | None:
         """None where steps see all tasks, or all rows are in memory."""
-        return None if not solver.in_parts or problem.held else cls(solver, problem, key)
+        return cls(solver, problem, key) if isinstance(solver, SomeTasks) and not problem.held else None
 
     def start(self, state: State, step: int) -> int | None:
         """Reads for the steps from this one on, in threads while they are taken.
@@ -145,7 +145,7 @@ class _LoadedGroup(NamedTuple):
 @jax.jit
 def _tasks_ahead(solver: Any, problem: Any, state: State, key: jax.Array, step: Any) -> Ahead:
     keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(step + jnp.arange(AHEAD, dtype=jnp.int32))
-    return known_draws(solver, problem, state, keys)
+    return solver.known_draws(problem, state, keys)
 
 
 def _pages(sources: Iterable[Source | None]) -> list[Pages]:

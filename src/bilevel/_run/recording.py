@@ -11,7 +11,7 @@ import numpy as np
 from bilevel._run import last_visit
 from bilevel._run.averaging import average_of
 from bilevel._run.devices import fetched
-from bilevel._run.evaluation import Fit, fit, fitted, objective
+from bilevel._run.evaluation import Fit, fit, fit_fresh, objective
 from bilevel._run.evaluation import evaluate as evaluate
 from bilevel._run.judging import score
 from bilevel._run.loop import Carry, Variables, Watch
@@ -21,6 +21,7 @@ from bilevel._run.run import Run
 from bilevel.problem.base import BaseProblem
 from bilevel.results.history import History, Iterate
 from bilevel.results.result import Result
+from bilevel.solvers._base.fresh_tasks import FreshTasks
 from bilevel.solvers._base.state import Info, State
 
 
@@ -78,7 +79,7 @@ def result(run: Run, reached: Reached) -> Result:
             metrics=in_order(run.metrics, metrics),
         )
 
-    found = (_visited if last_visit.is_needed(run.solver, problem) else _evaluated_again)(run, reached)
+    found = (_visited if last_visit.is_needed(run.stepper, problem) else _evaluated_again)(run, reached)
     return Result(
         problem=problem,
         solver=run.solver,
@@ -124,7 +125,7 @@ def _evaluated_again(run: Run, reached: Reached) -> dict[str, Evaluated]:
     known = seen is not None and row.step == reached.step and (row.fitted or not run.fits)
     ends = {"last": _evaluated(seen, row) if seen is not None and known else at(Variables.of(carry.state))}
     ends |= {"best": reached.best}
-    if run.part is not None or run.solver.sees_fresh_tasks:
+    if run.part is not None or isinstance(run.stepper, FreshTasks):
         ends = {name: at(evaluated.point) for name, evaluated in ends.items()}
     return ends | {"average": at(average_of(carry.average, carry.state)), "random": at(carry.random)}
 
@@ -174,8 +175,8 @@ def _row(
 
 def _fitted(run: Run, x: Any, y: Any, fits: bool = True) -> Fit:
     """y at which an evaluation is made; what the run itself goes on from stays as it is."""
-    if run.solver.sees_fresh_tasks:  # no step sees these tasks: their y is fitted as that of a step's is
-        return Fit(fitted(run.solver, run.placed, x, y), jnp.array(jnp.nan), jnp.array(0))
+    if isinstance(run.stepper, FreshTasks):
+        return Fit(fit_fresh(run.stepper, run.placed, x, y), jnp.array(jnp.nan), jnp.array(0))
     if fits and run.fits:
         return fit(run.placed, x, y)
     return Fit(y, jnp.array(jnp.nan), jnp.array(0))

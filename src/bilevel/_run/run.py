@@ -25,7 +25,9 @@ from bilevel.divergence import DIVERGED as DIVERGED
 from bilevel.divergence import Policy, SmallerRates, Stop
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.problem import Problem
+from bilevel.solvers._base.fresh_tasks import FreshTasks
 from bilevel.solvers._base.solver import Solver
+from bilevel.solvers._base.some_tasks import SomeTasks
 
 FITTING = 0.1  # the share of a run that fits of y at evaluations may take
 NUMBERS_A_SECOND = 1e9  # of the training rows, about, that a core looks at
@@ -101,7 +103,7 @@ class Run:
         self.policy.check()
         if self.placed is None:
             # Steps that see all tasks would have a loader read all of them every time.
-            problem = self.problem if self.solver.in_parts else self.problem.in_memory()
+            problem = self.problem if self.draws else self.problem.in_memory()
             object.__setattr__(self, "placed", problem if self.layout is None else self.layout.problem(problem))
 
     @property
@@ -110,6 +112,16 @@ class Run:
         if not self.problem.comparable_losses:
             return "last"
         return "selection" if self.problem.has_selection else "validation"
+
+    @functools.cached_property
+    def stepper(self) -> Solver:
+        """What takes the steps: the solver, or a wrapper that shows it some of the tasks."""
+        return self.solver.stepper()
+
+    @property
+    def draws(self) -> bool:
+        """Whether steps see some of the tasks."""
+        return isinstance(self.stepper, SomeTasks)
 
     def start(self) -> State:
         """The first state, where the run has its values."""
@@ -138,7 +150,7 @@ class Run:
 
     def gone_on_with(self, carry: Carry) -> Carry:
         """What may have been carried on another number of devices."""
-        return gone_on_with(self.solver, self.placed, self.layout, self.key, self._start_key, carry)
+        return gone_on_with(self.stepper, self.placed, self.layout, self.key, self._start_key, carry)
 
     @functools.cached_property
     def peers(self) -> Peers:
@@ -161,19 +173,19 @@ class Run:
     @functools.cached_property
     def part(self) -> Part | None:
         """Which tasks are evaluated along the run; None = all."""
-        return Part.of(self.solver, self.problem, self.layout)
+        return Part.of(self.stepper, self.problem, self.layout)
 
     @functools.cached_property
     def policy(self) -> Policy:
         """What happens when it diverges: rates that were chosen may be chosen smaller, given ones are to be seen."""
         if self.on_divergence is not None:
             return self.on_divergence
-        return SmallerRates() if self.solver.has_chosen_rates and not self.solver.in_parts else Stop()
+        return SmallerRates() if self.stepper.has_chosen_rates and not self.draws else Stop()
 
     @functools.cached_property
     def fits(self) -> bool:
         """Whether evaluations fit y: where there is a lower level whose losses say which iterate is better."""
-        return self.fitted and isinstance(self.problem, Problem) and not self.solver.sees_fresh_tasks
+        return self.fitted and isinstance(self.problem, Problem) and not isinstance(self.stepper, FreshTasks)
 
     def affords_fit(self, step: int, passes: int) -> bool:
         """Whether an evaluation may fit y: fits take a tenth of the run, or of a small one what takes about a second.
@@ -187,9 +199,8 @@ class Run:
         """A gradient of g, one of f and a product with a Hessian, of a batch, of the tasks that a step sees."""
         groups = self.problem.groups
         shares = [1.0 if g.lower_batch is None else g.lower_batch / float(np.mean(g.train.rows)) for g in groups]
-        drawn = self.solver.sampling.counts([g.size for g in groups]) if self.solver.in_parts else []  # type: ignore
-        tasks = sum(drawn) / self.problem.size if drawn else 1.0
-        return 4 * float(np.mean(shares)) * tasks
+        seen = self.stepper.seen_share(self.problem) if isinstance(self.stepper, SomeTasks) else 1.0  # type: ignore
+        return 4 * float(np.mean(shares)) * seen
 
     @functools.cached_property
     def _passes_of_a_second(self) -> float:
@@ -200,7 +211,7 @@ class Run:
     @functools.cached_property
     def read_ahead(self) -> ReadAhead | None:
         """What reads the rows of coming steps ahead; None = they are in memory."""
-        return ReadAhead.of(self.solver, self.placed, self.key)
+        return ReadAhead.of(self.stepper, self.placed, self.key)
 
     @functools.cached_property
     def _reservoir(self) -> Reservoir:

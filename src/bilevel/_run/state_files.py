@@ -90,8 +90,8 @@ def of_bytes(content: bytes) -> Content:
 
 def outline(run: Run) -> Outline:
     """What the run reaches, without measuring or computing anything."""
-    carry = jax.eval_shape(loop.first, run.solver, run.problem, run.outline(), run.key)
-    if run.solver.in_parts:  # how many tasks a step draws may depend on the number of devices
+    carry = jax.eval_shape(loop.first, run.stepper, run.problem, run.outline(), run.key)
+    if run.draws:  # how many tasks a step draws may depend on the number of devices
         seen = jax.tree.map(lambda a: jax.ShapeDtypeStruct((ANY,) * a.ndim, a.dtype), carry.info)
         carry = carry._replace(info=seen)
     state = carry.state

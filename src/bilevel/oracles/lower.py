@@ -49,13 +49,6 @@ class Replay(NamedTuple):
     length: int  # steps of each task
 
 
-class LowerResult(NamedTuple):
-    """The lower level after its steps."""
-
-    y: PerTask[Any]
-    optimiser: PerTask[optax.OptState]
-
-
 def draw_steps(problem: Problem, key: jax.Array, count: int) -> PerTask[Sample]:
     """Samples for several lower steps: stacked over tasks, then over steps."""
     keys = jax.random.split(key, count)
@@ -68,10 +61,12 @@ def first_of(samples: PerTask[Sample]) -> PerTask[Sample]:
     return jax.tree.map(lambda s: s[:, 0], samples)
 
 
-def descend(problem: Problem, x: Any, replay: Replay) -> LowerResult:
-    """The lower steps of all tasks."""
-    after = problem.each(lambda task, steps: steps.take(task, replay.rule, replay.length, x), replay.steps)
-    return LowerResult(*fields_of(after))
+def descend(problem: Problem, x: Any, replay: Replay) -> tuple[PerTask[Any], PerTask[optax.OptState]]:
+    """y and its optimisers after the lower steps of all tasks."""
+    y, optimisers = fields_of(
+        problem.each(lambda task, steps: steps.take(task, replay.rule, replay.length, x), replay.steps)
+    )
+    return y, optimisers
 
 
 def lower_gradients(problem: Problem, x: Any, y: PerTask[Any], samples: PerTask[Sample] | None) -> PerTask[Any]:

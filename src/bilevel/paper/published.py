@@ -28,10 +28,9 @@ from bilevel.problem.sources import Sample
 from bilevel.problem.task import Task
 from bilevel.problems.models import sincos
 from bilevel.problems.networks import MLP, Loss, softmax_cross_entropy_twice, uniform
-from bilevel.solvers._base.estimator import Alternating
-from bilevel.solvers._base.moves import MovedLower
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info, State
+from bilevel.solvers.morbit import MORBiT
 
 BETTER = 1e-4  # a metric counts as lower if it is below (1 - BETTER) times the lowest so far
 LEAST = 1e-8  # a rate that would fall by less stays
@@ -303,15 +302,18 @@ def _lower(problem: Problem, x: Any, y: PerTask[Any], rows: PerTask[Sample] | No
 
 
 @part
-class RepeatedRows(Alternating):
+class RepeatedRows(MORBiT):
     """The step of the script for sinusoids: MORBiT's, except that its lower steps all see the same rows."""
 
     lower_steps: int = 2
 
-    def descend(self, problem: Problem, state: State, key: jax.Array, count: int = 1) -> MovedLower:
+    def descend(
+        self, problem: Problem, state: State, key: jax.Array, count: int = 1
+    ) -> tuple[State, PerTask[jax.Array], Replay]:
         """y_i <- y_i - beta_i grad_y g_i(x, y_i; rows), `count` times with the same rows."""
         once = draw_steps(problem, key, 1)
         samples = jax.tree.map(lambda s: jnp.repeat(s, count, axis=1), once)
-        rate, rates = self.lower_rates(problem, state, first_of(once))
-        replay = Replay(steps_of(state.y, state.lower, rate, samples), self.lower_rule, count)
-        return MovedLower(*descend(problem, state.x, replay), rate, rates, replay)
+        state, beta = self.lower_rates(problem, state, first_of(once))
+        replay = Replay(steps_of(state.y, state.lower, beta, samples), self.lower_rule, count)
+        y, optimiser = descend(problem, state.x, replay)
+        return state._replace(y=y, lower=optimiser), beta, replay

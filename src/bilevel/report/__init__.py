@@ -1,4 +1,4 @@
-"""A result as a page: one HTML file that opens offline, with charts, the tables behind them, and what was found.
+"""Shows a result as a page: one HTML file that opens offline, with charts, the tables behind them, and findings.
 
-Users meet it as `result.report(path)`, `results.report(path)` and `bilevel report`.
+Users call it as `result.report(path)`, `results.report(path)` and `bilevel report`.
 """

@@ -1,11 +1,7 @@
-"""What all charts have in common: how they look, scales, and what stands for one where it cannot be seen.
+"""Charts of a page: lines over the steps or over the share of tasks, and the losses of the worst tasks.
 
-Charts are Vega-Lite specifications. Text that users give (names of tasks) is only ever data in a specification, never a
-field or an expression of it. Colours are the page's variables, so that a chart is light or dark as the page is.
-
-Lines over the steps, or over the share of tasks, with bands where there is a spread.
-
-The losses of the worst tasks: a row for each task, a point for each loss.
+Charts are Vega-Lite specifications. Text from users (names of tasks) is only ever data in a specification, never a
+field or an expression of it. Colours are variables of the page, so a chart is light or dark like the page.
 """
 
 from __future__ import annotations
@@ -21,14 +17,21 @@ from bilevel.results.plots.panels import log_limits
 
 Spec = dict[str, Any]
 
-COLOURS = tuple(f"var(--series-{i})" for i in range(1, 7))  # template/page.css says which
+COLOURS = tuple(f"var(--series-{i})" for i in range(1, 7))  # defined in template/page.css
 QUIET = "var(--series-quiet)"
-# As in page.css; named here too, because widths of texts are measured before they are drawn.
+# The same as in page.css. Vega needs it too, because it measures the width of text before it draws.
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif'
 LEGEND_COLUMNS = "width < 400 ? 1 : width < 600 ? 2 : 3"  # from the width of the chart
-# Text, which is shown as it is. What is nearest to the pointer has the datum of its mark within its own.
+# A tooltip shows this text as it is. The item nearest to the pointer has the datum of its mark inside its own.
 TIP = {"expr": "datum.tip || datum.datum.tip"}
-HERE = "datum.k === place"  # `place` is where the pointer or the slider is
+HERE = "datum.k === place"  # `place` is the position of the pointer or the slider
+DASHES = ([1, 0], [7, 3], [2, 2], [9, 3, 2, 3], [5, 1], [1, 3])
+STROKE = {"symbolType": "stroke", "symbolStrokeWidth": 3}  # a legend of lines
+FEW = 12  # up to this many points of a line are marked
+FAINT = 5  # with this many lines, bands are fainter
+TASKS = 20  # drawn one by one at most
+SHAPES = ("circle", "diamond", "triangle-up")
+ROW = 28  # pixels
 
 
 class Chart(NamedTuple):
@@ -37,13 +40,13 @@ class Chart(NamedTuple):
     title: str
     description: str
     spec: Spec
-    slider: str  # what the chart's slider goes through
-    readouts: list[str]  # what it says at each place
-    table: PageTable | None  # None: the table follows
+    slider: str  # what the slider of the chart selects
+    readouts: list[str]  # the text at each of its places
+    table: PageTable | None  # None: the page has the table anyway
 
 
 def base(height: int, place: int) -> Spec:
-    """A chart as wide as the page, whose slider begins at a place."""
+    """A chart as wide as the page, with the first place of its slider."""
     text = {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12, "titleFontSize": 12}
     lines = {"gridColor": "var(--grid)", "domainColor": "var(--rule)", "tickColor": "var(--rule)"}
     symbols = {"symbolBaseFillColor": "currentColor", "symbolBaseStrokeColor": "currentColor", "symbolOpacity": 1}
@@ -65,14 +68,14 @@ def base(height: int, place: int) -> Spec:
 
 
 def nominal(field: str, domain: Sequence[str], values: Sequence[Any], legend: Spec | None = None) -> Spec:
-    """An encoding by name: each name of the domain has the value in its place, the values in turn."""
+    """An encoding by name: the names of the domain take the values in turn."""
     own = [values[i % len(values)] for i in range(len(domain))]
     scale = {"domain": list(domain), "range": own}
     return {"field": field, "type": "nominal", "scale": scale, "title": None, "legend": legend or {}}
 
 
 def quantity(title: str, values: Sequence[np.ndarray]) -> Spec:
-    """An axis of losses: logarithmic where they are positive and span more than a factor of ten, as in `bl.plot`."""
+    """An axis of losses: logarithmic if they are positive and span more than a factor of ten, as in `bl.plot`."""
     limits = log_limits(values)
     linear = {"zero": False, "nice": True}
     scale = linear if limits is None else {"type": "log", "domain": [limits[0] / 1.1, limits[1] * 1.1]}
@@ -80,20 +83,17 @@ def quantity(title: str, values: Sequence[np.ndarray]) -> Spec:
 
 
 def hovered(nearest: bool) -> list[Spec]:
-    """A selection of what is under the pointer, which moves the slider too."""
+    """A selection of the item under the pointer, which also moves the slider."""
     select = {"type": "point", "fields": ["k"], "nearest": nearest, "on": "pointerover", "clear": "pointerout"}
     return [{"name": "hovered", "select": select}]
 
 
 def rounded(value: float) -> float | None:
-    """Six digits; JSON has neither NaN nor infinity."""
+    """Rounds to six digits. JSON has neither NaN nor infinity, so both become None."""
     return float(f"{value:.6g}") if np.isfinite(value) else None
 
 
-DASHES = ([1, 0], [7, 3], [2, 2], [9, 3, 2, 3], [5, 1], [1, 3])
-STROKE = {"symbolType": "stroke", "symbolStrokeWidth": 3}  # a legend of lines
-FEW = 12  # points of a line that are marked
-FAINT = 5  # with this many lines, bands are fainter
+# ------------------------------------------------------------------ lines
 
 
 def line_chart(frame: Frame, title: str, description: str, unit: str) -> Chart:
@@ -119,7 +119,7 @@ def _long(frame: Frame) -> list[Spec]:
 
 
 def _bands(frame: Frame, y: Spec) -> list[Spec]:
-    """The spreads, faint, below the lines."""
+    """The faint bands below the lines."""
     if not any(series.band.is_spread for series in frame.series):
         return []
     ends = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
@@ -129,7 +129,7 @@ def _bands(frame: Frame, y: Spec) -> list[Spec]:
 
 
 def _lines(frame: Frame, y: Spec) -> Spec:
-    """The lines; a click on the legend shows one of them alone."""
+    """The lines; a click on the legend highlights one of them."""
     whose = list(dict.fromkeys(series.whose for series in frame.series))
     dashed = ("whose", whose) if len(whose) > 1 else ("what", _whats(frame))
     encoding: dict[str, Any] = {
@@ -146,7 +146,7 @@ def _lines(frame: Frame, y: Spec) -> Spec:
 
 
 def _ruler(frame: Frame) -> Spec:
-    """A line at the place that the pointer or the slider is at; its tooltip has all values there."""
+    """A vertical line at the pointer or the slider, whose tooltip shows all values there."""
     rows = [
         {"k": k, "at": as_place(x), "tip": "\n".join([frame.at.format(number(as_place(x))), *_named(frame, k)])}
         for k, x in enumerate(frame.places)
@@ -174,7 +174,7 @@ def _whats(frame: Frame) -> list[str]:
 
 
 def _values_at(frame: Frame, k: int) -> str:
-    """All values at one place, in words."""
+    """All values at one place, as text."""
     parts: dict[str, list[str]] = {}
     for series in frame.series:
         parts.setdefault(series.whose, []).append(f"{series.what} = {number(series.band.middle[k], 4)}")
@@ -183,9 +183,7 @@ def _values_at(frame: Frame, k: int) -> str:
     return "; ".join(f"{whose}: {', '.join(own)}" for whose, own in parts.items())
 
 
-TASKS = 20  # that are drawn one by one
-SHAPES = ("circle", "diamond", "triangle-up")
-ROW = 28  # pixels
+# ------------------------------------------------------------------ tasks
 
 Losses = list[tuple[Subject, dict[str, Band]]]  # of each subject, on each kind of rows
 
@@ -227,7 +225,7 @@ def _points(losses: Losses, order: np.ndarray, names: Sequence[str]) -> list[Spe
 
 
 def _layers(values: Sequence[Spec], labels: Sequence[str], roles: Sequence[str]) -> list[Spec]:
-    """Ranges, and points on them; the colour says whose where there are two subjects, and the shape which rows."""
+    """Ranges with points on them. Shapes show the kind of rows; colours too, or the subject if there are two."""
     colour = nominal("whose", labels, COLOURS) if len(labels) > 1 else nominal("role", roles, COLOURS)
     x = quantity("loss", [np.array([value[end] for value in values], float) for end in ("value", "low", "high")])
     ranges = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": colour}
@@ -245,7 +243,7 @@ def _layers(values: Sequence[Spec], labels: Sequence[str], roles: Sequence[str])
 
 
 def _said(losses: Losses, i: int) -> str:
-    """The losses of one task, in words."""
+    """The losses of one task, as text."""
     parts = [
         ", ".join(f"{role} = {number(float(band.middle[i]), 4)}" for role, band in own.items()) for _, own in losses
     ]

@@ -1,9 +1,4 @@
-"""The page: what is on it, and the file that it is written to.
-
-The template of a page, in which everything is escaped, and the charting library that goes into it.
-
-The results of a file or a folder, for `bilevel report`.
-"""
+"""Writes the page of a result: collects its content, fills the template, which escapes everything, and saves it."""
 
 from __future__ import annotations
 
@@ -39,6 +34,8 @@ from bilevel.results.results import Results
 from bilevel.results.storage import SEVERAL, read, read_all
 from bilevel.weightings.baselines import Baselines
 
+NAME = "result.safetensors"  # in the folder of a run that has ended
+
 
 def write(
     result: Result | Sequence[Result],
@@ -50,7 +47,7 @@ def write(
     baselines: Baselines | None = None,
     section: tables.Section | None = None,
 ) -> None:
-    """Writes the page of a result, or of several runs, with a section before all else; see `Result.report`."""
+    """Writes the page of one or several runs, with `section` first. `Result.report` describes the other arguments."""
     runs = _runs("result", result)
     others = None if against is None else _runs("against", against)
     _check_certificate(certificate, runs)
@@ -60,7 +57,7 @@ def write(
     render = renderer()
     known = _baselines(baselines, [*runs, *(others or ())])
     subject, other = _labelled(runs, others, known, section and section.labels)
-    about_run = section is None  # and not about a model that was taken from it
+    about_run = section is None  # otherwise the page is about the model that came from the run
     text = render(
         title=title or subject.label,
         facts=_facts(subject) if about_run else section.facts,
@@ -101,7 +98,7 @@ def _check_certificate(certificate: Any, runs: Sequence[Result]) -> None:
 
 
 def _baselines(given: Any, runs: Sequence[Result]) -> Baselines | None:
-    """Those that were given, or the first that a run knows."""
+    """The given baselines, or those of the first run that has some."""
     if given is None:
         return next((known for run in runs if (known := run.baselines) is not None), None)
     if not isinstance(given, Baselines) or len(given.names) != len(np.asarray(given.values)):
@@ -112,7 +109,7 @@ def _baselines(given: Any, runs: Sequence[Result]) -> Baselines | None:
 def _labelled(
     runs: list[Result], others: list[Result] | None, known: Baselines | None, labels: tuple[str, str] | None
 ) -> tuple[Subject, Subject | None]:
-    """Both under names that differ, with the baselines of their tasks."""
+    """Both subjects with different labels and the baselines of their tasks."""
     label = labels[0] if labels else solver_title(runs[0])
     subject = Subject(label, runs, _of_tasks(runs[0], known))
     if others is None:
@@ -123,7 +120,7 @@ def _labelled(
 
 
 def _of_tasks(run: Result, known: Baselines | None) -> Baselines | None:
-    """Baselines in the order of a run's tasks, by their names; None where not all of them are known."""
+    """The baselines in the order of a run's tasks, by name; None if a task has none."""
     place = {} if known is None else {name: i for i, name in enumerate(known.names)}
     names = tuple(map(str, run.y.names))
     if known is None or not all(name in place for name in names):
@@ -143,7 +140,7 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
 
 
 def _charts(subject: Subject, other: Subject | None) -> dict[str, list[Chart]]:
-    """By the section that they are in."""
+    """The charts, by the section that they are in."""
     both = [subject] if other is None else [subject, other]
     spread = " The lines are medians over the runs, the bands go from the 10 % to the 90 % quantile."
     said = spread if any(one.is_several for one in both) else ""
@@ -151,14 +148,11 @@ def _charts(subject: Subject, other: Subject | None) -> dict[str, list[Chart]]:
     if len(subject.names) > charts.TASKS:
         many = "The loss that each share of the tasks stays below, from the best task at 0 % to the worst at 100 %."
         by_task.append(charts.line_chart(shares(both), "The spread over all tasks", many + said, "loss"))
-    over_run = [
-        charts.line_chart(
-            losses_over_steps(both), "Worst and mean loss", f"The losses of the tasks along the run.{said}", "loss"
-        )
-    ]
+    words = f"The losses of the tasks along the run.{said}"
+    over_run = [charts.line_chart(losses_over_steps(both), "Worst and mean loss", words, "loss")]
     regrets = regrets_over_steps(both)
     if regrets is not None:
-        words = f"The largest of what losses exceed the baselines of their tasks by, along the run.{said}"
+        words = f"The largest excess of a loss over the baseline of its task, along the run.{said}"
         over_run.append(charts.line_chart(regrets, "Worst regret", words, "regret"))
     measured = metrics_over_steps(both)
     if measured is not None:
@@ -166,7 +160,7 @@ def _charts(subject: Subject, other: Subject | None) -> dict[str, list[Chart]]:
         over_run.append(charts.line_chart(measured, "Metrics", words, "mean of the tasks"))
     weights = weights_over_steps(subject)
     if weights is not None:
-        words = "What the solver weighs each task with along the run: the tasks that were heaviest on average"
+        words = "The weights of tasks along the run: those of the tasks that were heaviest on average"
         rest = ", and the range of the others." if weights.series[-1].what == OTHERS else "."
         over_run.append(charts.line_chart(weights, "Weights of the tasks", words + rest + said, "weight"))
     return {"tasks": by_task, "run": over_run}
@@ -178,7 +172,7 @@ def _shown(path: object) -> str:
 
 @functools.cache
 def renderer() -> Callable[..., str]:
-    """A function from the values of `template/page.html` to the text of a page."""
+    """The function that fills `template/page.html`."""
     try:
         import jinja2
         import markupsafe
@@ -193,7 +187,7 @@ def renderer() -> Callable[..., str]:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "json": lambda value: markupsafe.Markup(_as_json(value))}
-    # Vega, Vega-Lite and Vega-Embed in one script, which fetches nothing.
+    # Vega, Vega-Lite and Vega-Embed in one script, which loads nothing from the network.
     environment.globals |= {
         "library": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
         "versions": _versions(),
@@ -202,7 +196,7 @@ def renderer() -> Callable[..., str]:
 
 
 def _as_json(value: Any) -> str:
-    """JSON that can stand in a script element: nothing in it ends the element or begins a comment."""
+    """JSON for a script element: nothing in it ends the element or begins a comment."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -213,22 +207,16 @@ def _versions() -> list[tuple[str, str]]:
     return [("bilevel", __version__), *packages, ("python", platform.python_version())]
 
 
-NAME = "result.safetensors"  # in the folder of a run that has ended
-
-
 def results_of(path: Path) -> Result | Results:
-    """What `Result.save` or `Results.save` wrote to a file, or `solve(checkpoint=...)` to a folder.
+    """Reads the file of `Result.save` or `Results.save`, or the folder of `solve(checkpoint=...)`, for `bilevel report`.
 
-    Of a folder with several seeds those that have ended are taken.
+    From a folder with several seeds it takes those that have ended.
     """
     if not path.exists():
         raise FileNotFoundError(f"{str(path)!r}: there is no such file or folder.")
     if not path.is_dir():
-        return (
-            Results(read_all(path))
-            if array_files.format_of(path, f"report({str(path)!r})") == SEVERAL.format
-            else read(path)
-        )
+        several = array_files.format_of(path, f"report({str(path)!r})") == SEVERAL.format
+        return Results(read_all(path)) if several else read(path)
     if (path / NAME).is_file():
         return results_of(path / NAME)
     files = sorted(path.glob(f"seed-*/{NAME}"), key=lambda file: (len(file.parent.name), file.parent.name))

@@ -1,7 +1,4 @@
-"""What a page is about: the runs under one label, and their numbers by task.
-
-Numbers over the steps, or over the share of tasks: what a chart draws, and what its table says.
-"""
+"""The subject of a page: runs under one label, their numbers by task, and their numbers over the steps."""
 
 from __future__ import annotations
 
@@ -18,13 +15,17 @@ from bilevel.results.plots.panels import over_steps, spread
 from bilevel.results.result import Result
 from bilevel.weightings.baselines import Baselines, WorstRegret
 
-# The rows that losses are measured on, in the order of the columns, and the attribute of an iterate that has them.
+# The rows that losses are measured on, in the order of columns, and the attribute of an iterate that holds them.
 ROLES = {"validation": "losses", "selection": "selection_losses", "test": "test_losses"}
 LONGEST = 200  # letters of a name in a table
+POINTS = 200  # of a line
+HEAVIEST = 6  # tasks whose weights are drawn one by one
+LABEL = 24  # letters of a name in a legend
+OTHERS = "the others"
 
 
 class Band(NamedTuple):
-    """A quantity over the runs: the median, and the 10 % and 90 % quantiles; all the same for one run."""
+    """The median of a quantity over the runs, and its 10 % and 90 % quantiles; for one run all are equal."""
 
     middle: np.ndarray
     low: np.ndarray
@@ -32,7 +33,7 @@ class Band(NamedTuple):
 
     @classmethod
     def over(cls, rows: np.ndarray) -> Band:
-        """Over the first axis; of several rows, of what is finite in them."""
+        """The band over the first axis; of several rows, only finite values count."""
         values = np.asarray(rows, float)
         return cls(*(values[[0, 0, 0]] if len(values) == 1 else spread(values)))
 
@@ -44,25 +45,25 @@ class Band(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """Runs that belong together."""
+    """The runs of one solver."""
 
     label: str
     runs: Sequence[Result]
-    baselines: Baselines | None = None  # of its tasks, where they are known
+    baselines: Baselines | None = None  # of its tasks, if they are known
 
     @property
     def is_several(self) -> bool:
-        """Whether there is a spread to show."""
+        """Whether there are several runs, and so a spread to show."""
         return len(self.runs) > 1
 
     @property
     def alike(self) -> Sequence[Result]:
-        """The runs whose tasks have the names of the first run's: those that numbers by task are of."""
+        """The runs whose tasks have the same names as those of the first run; numbers by task use only these."""
         return [run for run in self.runs if run.y.names == self.runs[0].y.names]
 
     @property
     def names(self) -> list[str]:
-        """The tasks."""
+        """The names of the tasks."""
         return [shortened(str(name), LONGEST) for name in self.runs[0].y.names]
 
     def has(self, role: str) -> bool:
@@ -71,7 +72,7 @@ class Subject:
 
     @property
     def roles(self) -> list[str]:
-        """The rows that every run has losses on."""
+        """The kinds of rows that every run has losses on."""
         return [role for role in ROLES if self.has(role)]
 
     def losses(self, role: str, iterate: str = "last") -> Band:
@@ -80,7 +81,7 @@ class Subject:
 
     @property
     def metrics(self) -> dict[str, Band]:
-        """Every task's metrics, by name."""
+        """The metrics of every task, by name."""
         names = [name for name in self.runs[0].last.metrics if all(name in run.last.metrics for run in self.runs)]
         return {name: Band.over(np.stack([run.last.metrics[name] for run in self.alike])) for name in names}
 
@@ -90,40 +91,40 @@ class Subject:
         return Band.over(np.stack([run.weights for run in self.alike]))
 
     def regrets(self, role: str) -> Band:
-        """What every task's loss exceeds its baseline by."""
+        """The regret of every task: how far its loss exceeds its baseline."""
         known = self.baselines
         assert known is not None
         return Band.over(np.stack([known.regrets(getattr(run.last, ROLES[role])) for run in self.alike]))
 
     def worst_regrets(self, role: str, iterate: str = "last") -> list[WorstRegret]:
-        """The largest regret and whose it is, one a run; none where baselines are not known."""
+        """The largest regret of each run and its task; empty if baselines are not known."""
         known = self.baselines
         if known is None:
             return []
         return [known.worst_regret(getattr(getattr(run, iterate), ROLES[role])) for run in self.alike]
 
     def worst_regret(self, role: str, iterate: str = "last") -> np.ndarray:
-        """The largest regret, one number a run."""
+        """The largest regret of each run."""
         return np.array([worst.value for worst in self.worst_regrets(role, iterate)])
 
     def worst(self, role: str) -> np.ndarray:
-        """The largest loss, one number a run."""
+        """The largest loss of each run."""
         return np.array([float(np.max(getattr(run.last, ROLES[role]))) for run in self.runs])
 
     def mean(self, role: str) -> np.ndarray:
-        """The mean loss, one number a run."""
+        """The mean loss of each run."""
         return np.array([float(np.mean(getattr(run.last, ROLES[role]))) for run in self.runs])
 
 
 def solver_title(result: Result) -> str:
-    """The solver's name, and what moves its weights."""
+    """The name of the solver and its objective."""
     solver: Any = result.solver
     name = solver.partition("(")[0].split(".")[-1] if isinstance(solver, str) else type(solver).__name__
     return shortened(name if result.objective is None else f"{name} ({result.objective})", LONGEST)
 
 
 def shortened(text: str, length: int) -> str:
-    """One line of text, without its middle where it is long.
+    """One line of text; if it is too long, its middle is left out.
 
     >>> shortened("the clinic in the north", 11)
     'the cl…orth'
@@ -134,9 +135,9 @@ def shortened(text: str, length: int) -> str:
 
 
 def distinct(names: Iterable[str], length: int) -> list[str]:
-    """Short names that differ: a chart takes what has the same name for the same.
+    """Short names that differ, because a chart takes equal names for the same thing.
 
-    Long names that would be the same without their middle lose what they begin and end with instead.
+    Long names that differ only in their middle lose their common beginning and end instead.
 
     >>> distinct(["the clinic 1 in the north", "the clinic 2 in the north", "south"], 14)
     ['…clinic 1…', '…clinic 2…', 'south']
@@ -160,33 +161,30 @@ def distinct(names: Iterable[str], length: int) -> list[str]:
 
 
 def _inner(name: str, names: Sequence[str]) -> str:
-    """A name without what all of them begin and end with, but for some letters before it."""
+    """A name without the common beginning and end of all names, but with some letters before what differs."""
     head = max(0, _shared(names) - 7)
     tail = _shared([other[head:][::-1] for other in names])
     return "…" * (head > 0) + name[head : len(name) - tail] + "…" * (tail > 0)
 
 
 def _shared(names: Sequence[str]) -> int:
-    """How many letters all of them begin with."""
+    """The length of the common beginning of all names."""
     return len(list(itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))))
 
 
-POINTS = 200  # of a line
-HEAVIEST = 6  # tasks whose weights are drawn one by one
-LABEL = 24  # letters of a name in a legend
-OTHERS = "the others"
+# ------------------------------------------------------------------ numbers over the steps, or over the share of tasks
 
 
 class ChartLine(NamedTuple):
-    """One line: what it is of, whose runs, and its numbers at every place of the frame."""
+    """A line of a chart, with its numbers at every place of the frame."""
 
-    what: str
-    whose: str
+    what: str  # such as "worst"
+    whose: str  # the label of the subject
     band: Band
 
 
 class Frame(NamedTuple):
-    """Lines over one axis."""
+    """Lines over one axis: the content of a chart, and of the table behind it."""
 
     axis: str
     places: np.ndarray
@@ -199,7 +197,7 @@ class Frame(NamedTuple):
 
 
 def losses_over_steps(subjects: Sequence[Subject]) -> Frame:
-    """Worst and mean validation loss over the steps, and the worst on other rows."""
+    """The worst and the mean validation loss, and the worst loss on other rows."""
     quantities: list[tuple[str, Callable[[History], np.ndarray], str]] = [
         ("worst", lambda history: history.worst, "validation"),
         ("mean", lambda history: history.mean, "validation"),
@@ -218,7 +216,7 @@ def losses_over_steps(subjects: Sequence[Subject]) -> Frame:
 
 
 def regrets_over_steps(subjects: Sequence[Subject]) -> Frame | None:
-    """The worst regret over the steps, on each kind of rows; None where baselines are not known."""
+    """The worst regret on each kind of rows; None if baselines are not known."""
     lines = [
         (f"on {role} rows", subject, [np.nanmax(known.regrets(run.history[role]), axis=1) for run in subject.runs])
         for subject in subjects
@@ -230,7 +228,7 @@ def regrets_over_steps(subjects: Sequence[Subject]) -> Frame | None:
 
 
 def metrics_over_steps(subjects: Sequence[Subject]) -> Frame | None:
-    """The mean of every metric over the tasks, over the steps; None where there are none."""
+    """The mean of every metric over the tasks; None if there are no metrics."""
     lines = [
         (short, subject, [mean(run.history[name], axis=1) for run in subject.runs])
         for subject in subjects
@@ -240,7 +238,7 @@ def metrics_over_steps(subjects: Sequence[Subject]) -> Frame | None:
 
 
 def weights_over_steps(subject: Subject) -> Frame | None:
-    """The weights of the heaviest tasks over the steps, and the range of the others; None where no weight moves."""
+    """The weights of the heaviest tasks, and the range of the others; None if no weight moves."""
     runs = subject.alike
     if all(np.ptp(run.history.weights, axis=0).max() == 0 for run in runs):
         return None
@@ -254,11 +252,11 @@ def weights_over_steps(subject: Subject) -> Frame | None:
     others = order[len(shown) :]
     if not len(others):
         return frame
-    ends = [_of_others(runs, others, of, frame.places) for of in (np.median, np.min, np.max)]
+    ends = [_weights_of_others(runs, others, of, frame.places) for of in (np.median, np.min, np.max)]
     return frame._replace(series=[*frame.series, ChartLine(OTHERS, subject.label, Band(*ends))])
 
 
-def _of_others(
+def _weights_of_others(
     runs: Sequence[Result], others: np.ndarray, of: Callable[..., np.ndarray], places: np.ndarray
 ) -> np.ndarray:
     steps, rows = over_steps(runs, [of(run.history.weights[:, others], axis=1) for run in runs])
@@ -266,7 +264,7 @@ def _of_others(
 
 
 def shares(subjects: Sequence[Subject]) -> Frame:
-    """The loss that is not exceeded by each share of the tasks, from the best to the worst."""
+    """The quantiles of the losses over the tasks, from the best task to the worst."""
     shares = np.arange(101.0)
     series = [
         ChartLine(role, subject.label, Band.over(np.stack([_quantiles(run, role, shares) for run in subject.runs])))
@@ -277,12 +275,12 @@ def shares(subjects: Sequence[Subject]) -> Frame:
 
 
 def _quantiles(run: Result, role: str, shares: np.ndarray) -> np.ndarray:
-    losses = np.sort(np.asarray(getattr(run.last, ROLES[role]), float))  # NaN, the worst of all, comes last
+    losses = np.sort(np.asarray(getattr(run.last, ROLES[role]), float))  # NaN counts as the worst, and comes last
     return losses[np.ceil(shares / 100 * (len(losses) - 1)).astype(int)]
 
 
 def _over_steps(lines: Sequence[tuple[str, Subject, list[np.ndarray]]]) -> Frame:
-    """Lines over the steps of all runs, at no more than `POINTS` of them; a line ends where the last run does."""
+    """Lines over the steps of all runs, at `POINTS` of them at most; a line ends with its longest run."""
     runs = [run for _, subject, _ in lines for run in subject.runs]
     steps = thinned(np.unique(np.concatenate([run.history.step for run in runs])), POINTS)
     series = []
@@ -294,7 +292,7 @@ def _over_steps(lines: Sequence[tuple[str, Subject, list[np.ndarray]]]) -> Frame
 
 
 def thinned(values: np.ndarray, most: int) -> np.ndarray:
-    """At most so many of them, evenly, the first and the last among them.
+    """At most this many of the values, evenly spaced, with the first and the last.
 
     >>> thinned(np.arange(10), 4)
     array([0, 3, 6, 9])

@@ -1,7 +1,4 @@
-"""The tables of a page: rows of texts and numbers, each row beginning with what it is of.
-
-What a page says in words: the verdict, how it compares, what was found.
-"""
+"""The tables and sentences of a page: tasks, iterates, settings; the verdict, the comparison, the findings."""
 
 from __future__ import annotations
 
@@ -20,7 +17,8 @@ from bilevel.weightings.baselines import WorstRegret
 TASKS = 100  # rows of the table of tasks
 ROWS = 21  # of the table behind a chart
 MEDIANS = "medians (and 10 % to 90 % quantiles)"
-LONGEST_TEXT = 20_000  # letters of a solver's text
+LONGEST_TEXT = 20_000  # letters of a solver's repr
+EQUAL = 0.005  # a smaller relative difference counts as none
 
 
 class Spread(NamedTuple):
@@ -35,7 +33,7 @@ Cell = str | float | Spread | None
 
 
 class PageTable(NamedTuple):
-    """A table; its caption says what the numbers are."""
+    """A table; its caption says what the numbers are, and the first column what a row is about."""
 
     caption: str
     head: list[str]
@@ -43,9 +41,9 @@ class PageTable(NamedTuple):
 
 
 class Section(NamedTuple):
-    """What a caller puts before all else: losses of a model on rows that the runs did not have.
+    """A first section from the caller: the losses of a model on rows that its runs did not have.
 
-    A page with one is about this model; the runs in which it was learnt come after it.
+    The page is then about this model, and the runs that learnt it come after the section.
     """
 
     title: str
@@ -53,8 +51,8 @@ class Section(NamedTuple):
     facts: list[tuple[str, str]]
     sentences: list[str]
     table: PageTable
-    about: str  # the runs
-    labels: tuple[str, str]  # of the run, and of the one that it is shown against
+    about: str  # introduces the runs
+    labels: tuple[str, str]  # of the run, and of the one it is compared with
 
 
 def number(value: float | None, digits: int = 5) -> str:
@@ -71,7 +69,7 @@ def number(value: float | None, digits: int = 5) -> str:
 
 
 def tasks(subject: Subject, against: Subject | None) -> PageTable:
-    """Every task's losses, metrics and weight, the worst task first; beside them the other runs' losses."""
+    """The losses, metrics and weight of every task, the worst task first, beside the losses of the other runs."""
     order = worst_first(subject)[:TASKS]
     columns: dict[str, Band] = {}
     for role in subject.roles:
@@ -96,13 +94,13 @@ def _tasks_caption(subject: Subject, shown: int) -> str:
 
 
 def worst_first(subject: Subject) -> np.ndarray:
-    """The numbers of the tasks, the largest validation loss first; what is not a number is worst."""
+    """The numbers of the tasks, the largest validation loss first; NaN counts as the worst."""
     losses = subject.losses("validation").middle
     return np.argsort(-np.where(np.isnan(losses), np.inf, losses), kind="stable")
 
 
 def matched(subject: Subject, other: Subject, role: str) -> Band:
-    """The losses of another subject's tasks of the same names; NaN where it has no such task."""
+    """The losses of the tasks with the same names in another subject; NaN for a task that it does not have."""
     place = {str(name): i for i, name in enumerate(other.runs[0].y.names)}
     found = [place.get(str(name), -1) for name in subject.runs[0].y.names]
     losses = other.losses(role)
@@ -110,7 +108,7 @@ def matched(subject: Subject, other: Subject, role: str) -> Band:
 
 
 def behind(frame: Frame, title: str) -> PageTable:
-    """The numbers of a chart, at some of its places."""
+    """The table behind a chart: its numbers at some of its places."""
     chosen = thinned(np.arange(len(frame.places)), ROWS)
     rows: list[list[Cell]] = [
         [as_place(float(frame.places[k])), *(_cell(s.band, k) for s in frame.series)] for k in chosen
@@ -120,18 +118,18 @@ def behind(frame: Frame, title: str) -> PageTable:
 
 
 def _cell(band: Band, i: int) -> float | Spread:
-    """A number of a task or at a place, with its spread where it has one."""
+    """A number of a task or at a place, with its spread if it has one."""
     own = Spread(*(float(end[i]) for end in band))
     return own if band.is_spread else own.middle
 
 
 def as_place(value: float) -> int | float:
-    """A step, or a share, as a whole number where it is one."""
+    """A step or a share; as an integer if it is one."""
     return int(value) if float(value).is_integer() else float(value)
 
 
 def iterates(subject: Subject) -> PageTable:
-    """What `result.last`, `.best`, `.random` and `.average` reached; medians where there are several runs."""
+    """The losses of `result.last`, `.best`, `.random` and `.average`; medians if there are several runs."""
     head, rows = ["iterate"], []
     for role in subject.roles:
         head += [f"worst, {role}", f"mean, {role}"]
@@ -166,7 +164,7 @@ def certificate(given: Certificate) -> PageTable:
 
 
 def settings(subjects: Sequence[Subject]) -> PageTable:
-    """How the runs were made, a column for each subject."""
+    """The settings of the runs, with a column for each subject."""
     facts = {
         "solver": [_solvers(s) for s in subjects],
         "tasks": [number(len(s.names)) for s in subjects],
@@ -194,11 +192,11 @@ def _range(values: Sequence[float]) -> str:
     return number(low) if low == high else f"{number(low)} to {number(high)}"
 
 
-EQUAL = 0.005  # a difference of less than this, relative, is none
+# ------------------------------------------------------------------ sentences
 
 
 def verdict(subject: Subject) -> str:
-    """How it ended, the worst loss and the worst task, in one sentence."""
+    """One sentence with the end of the run, the worst loss and the worst task."""
     runs = subject.runs
     names = Counter(shortened(str(run.worst_task), 60) for run in runs)
     worst, times = names.most_common(1)[0]
@@ -217,7 +215,7 @@ def verdict(subject: Subject) -> str:
 
 
 def _regret(subject: Subject) -> str:
-    """The worst regret on validation rows and whose it is, as a further sentence; "" where baselines are not known."""
+    """A further sentence with the worst regret on validation rows and its task; "" if baselines are not known."""
     found = subject.worst_regrets("validation")
     if not found:
         return ""
@@ -231,17 +229,17 @@ def _median(found: Sequence[WorstRegret]) -> float:
 
 
 def _ended(status: str) -> str:
-    """As a verb."""
+    """The status of a run as a verb."""
     return {"interrupted": "was interrupted", "callback failed": "ended by a callback that failed"}.get(status, status)
 
 
 def _stands(run: Result) -> str:
-    """Whether its loss had stopped changing, unless how it ended says so."""
+    """Whether the loss of a run had stopped changing, unless its status says so."""
     return "" if run.verdict in ("not known", run.status) else f" ({run.verdict})"
 
 
 def comparison(subject: Subject, against: Subject) -> list[str]:
-    """How the worst and the mean loss compare with those of other runs, on each kind of rows."""
+    """Sentences that compare the worst and the mean loss with those of other runs, on each kind of rows."""
     said = []
     for role in subject.roles:
         if not against.has(role):
@@ -262,7 +260,7 @@ def comparison(subject: Subject, against: Subject) -> list[str]:
 
 
 def _change(own: float, other: float) -> str:
-    """In words: 10 % lower.
+    """A difference in words.
 
     >>> _change(0.9, 1.0), _change(1.1, 1.0), _change(1.0, 1.0), _change(-1.0, 2.0)
     ('10 % lower', '10 % higher', 'the same', 'lower')
@@ -276,7 +274,7 @@ def _change(own: float, other: float) -> str:
 
 
 def findings(subject: Subject) -> list[str]:
-    """What should be known of the runs; of several, with the seeds that it was found in."""
+    """The findings of the runs; if there are several runs, with their seeds."""
     seeds: dict[str, list[str]] = {}
     for run in subject.runs:
         for sentence in _found(run):
@@ -287,13 +285,13 @@ def findings(subject: Subject) -> list[str]:
 
 
 def _found(run: Result) -> list[str]:
-    """The findings of one run as sentences; divergences before them."""
+    """The findings of one run as sentences, after its divergences."""
     messages = [run.message] if run.message and run.status not in ("converged", "finished") else []
     return [*(event.line for event in run.divergences), *messages, *map(str, run.findings)]
 
 
 def differing_tasks(subject: Subject) -> str | None:
-    """A remark where not all runs have the same tasks."""
+    """A remark if the runs have different tasks."""
     if len(subject.alike) == len(subject.runs):
         return None
     count = len(subject.alike)

@@ -222,9 +222,13 @@ def fraction_of(solver: Any) -> float | None:
     return float(weighting.fraction) if isinstance(weighting, CVaR) else None
 
 
+def _draws_fresh_tasks(solver: Any) -> bool:
+    return getattr(getattr(solver, "sampling", None), "fresh", False)
+
+
 def of_distribution(solver: Any) -> float | None:
     """With tasks from a distribution, the fraction whose mean the solver minimises (1 = all); None with a task list."""
-    fresh = "sampling=Fresh(" in solver if isinstance(solver, str) else getattr(solver, "sees_fresh_tasks", False)
+    fresh = "sampling=Fresh(" in solver if isinstance(solver, str) else _draws_fresh_tasks(solver)
     return (fraction_of(solver) or 1.0) if fresh else None
 
 

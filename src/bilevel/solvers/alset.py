@@ -29,13 +29,13 @@ from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.rates.base import Needs, RatesState
 from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.estimator import Alternating
+from bilevel.solvers.morbit import MORBiT
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 
 
 @part
-class ALSET(Alternating):
+class ALSET(MORBiT):
     """ALSET: lower steps, then x, at rates in a fixed ratio.
 
     Options as for `MORBiT`, and:

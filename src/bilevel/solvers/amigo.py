@@ -21,13 +21,13 @@ from bilevel._core.module import part
 from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.base import Hypergradient
 from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.estimator import Alternating
+from bilevel.solvers.morbit import MORBiT
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 
 
 @part
-class AmIGO(Alternating):
+class AmIGO(MORBiT):
     """AmIGO: several lower steps, several steps on the linear system, then x. Options as for `MORBiT`."""
 
     hypergradient: Hypergradient = Tracked(steps=10)

@@ -27,12 +27,11 @@ from bilevel._core import values
 from bilevel._core.module import part
 from bilevel.hypergradients import RandomNeumann
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles.lower import LowerResult, lower_gradients
+from bilevel.oracles.lower import lower_gradients
 from bilevel.oracles.upper import Upper
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.estimator import EstimatorSolver
-from bilevel.solvers._base.moves import MovedLower
 from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
@@ -74,18 +73,13 @@ class BSA(EstimatorSolver):
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """t_k lower steps, then x and the weights."""
         lower_key, upper_key = jax.random.split(key)
-        moved = self._descend(problem, state, lower_key)  # (1)
-        point = self.point(state, moved.y, moved.rates)
-        seen = Upper(problem, self.estimator).direction(point, problem.draw_upper(upper_key))
-        return self.finish(problem, state, moved, seen)  # (2)
+        state, beta = self.lower_rates(problem, state, problem.draw_lower(lower_key))
 
-    def _descend(self, problem: Problem, state: State, key: jax.Array) -> MovedLower:
-        rate, rates = self.lower_rates(problem, state, problem.draw_lower(key))
-
-        def one(t: jax.Array, at: LowerResult) -> LowerResult:
-            rows = problem.draw_lower(jax.random.fold_in(key, t))
-            return self.move_lower(at.y, at.optimiser, lower_gradients(problem, state.x, at.y, rows), rate)
+        def lower_step(t: jax.Array, state: State) -> State:
+            rows = problem.draw_lower(jax.random.fold_in(lower_key, t))
+            return self.move_lower(state, lower_gradients(problem, state.x, state.y, rows), beta)
 
         count = self.lower_steps(state.step) if callable(self.lower_steps) else self.lower_steps
-        end = jax.lax.fori_loop(0, count, one, LowerResult(state.y, state.lower))
-        return MovedLower(end.y, end.optimiser, rate, rates)
+        state = jax.lax.fori_loop(0, count, lower_step, state)  # (1)
+        seen = Upper(problem, self.estimator).direction(self.point(state), problem.draw_upper(upper_key))
+        return self.move_x_and_weights(problem, state, beta, seen)  # (2)

@@ -99,7 +99,6 @@ class F2SA(BilevelSolver):
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """z, then p, then x and the weights."""
         lower_key, upper_key = jax.random.split(key)
-        moved = self.descend(problem, state, lower_key, self.lower_steps)  # (1)
-        point = self.point(state, moved.y, moved.rates)
-        seen = Upper(problem, self.estimator).direction(point, problem.draw_upper(upper_key))  # (2)
-        return self.finish(problem, state, moved, seen)  # (3), (4)
+        state, beta, _ = self.descend(problem, state, lower_key, self.lower_steps)  # (1)
+        seen = Upper(problem, self.estimator).direction(self.point(state), problem.draw_upper(upper_key))  # (2)
+        return self.move_x_and_weights(problem, state, beta, seen)  # (3), (4)

@@ -71,14 +71,15 @@ class FSLA(LinearSystemSolver):
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """y, v at the new y, then x and the weights."""
         lower_key, v_key, upper_key = jax.random.split(key, 3)
-        moved = self.descend(problem, state, lower_key)  # (1)
-        point = self.point(state, moved.y, moved.rates)
-        v = self.move_v(state.v, residuals(problem, point, problem.draw_upper(v_key)), moved.rate)  # (2)
+        state, beta, _ = self.descend(problem, state, lower_key)  # (1)
+        point = self.point(state)
+        v = self.move_v(state.v, residuals(problem, point, problem.draw_upper(v_key)), beta)  # (2)
         momentum = rate_at(self.momentum, state.step)
         value, _, memory = self.tracker.update(
             self._tracked(problem), kept(point._replace(v=v)), state.memory, problem.draw_upper(upper_key), momentum
         )  # (3)
-        state, info = self.finish(problem, state, moved, as_evaluation(value, self.weights_of_x(state), v))  # (4)
+        seen = as_evaluation(value, self.weights_of_x(state), v)
+        state, info = self.move_x_and_weights(problem, state, beta, seen)  # (4)
         return state._replace(memory=memory), info
 
     def _tracked(self, problem: Problem) -> Oracle:

@@ -12,8 +12,8 @@ from bilevel._core import pytrees
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.per_task import InOrder, PerTask, is_of_tasks
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base import sampled
 from bilevel.solvers._base.bilevel import BilevelSolver
+from bilevel.solvers._base.some_tasks import SomeTasks
 from bilevel.solvers._base.state import State
 
 
@@ -46,20 +46,21 @@ def add_tasks(
     [0.25, 0.25, 0.25, 0.25]
     """
     solver.check(larger)
-    fresh = solver.start(larger, state.x, larger.starting_y(y, key), key, jnp.asarray(steps, jnp.int32))
+    stepper = solver.stepper()
+    fresh = stepper.start(larger, state.x, larger.starting_y(y, key), key, jnp.asarray(steps, jnp.int32))
     rows = _Places(problem, larger)
     apart = {"weights": None, "weighting": None, "sampling": ()}
     grown = rows.moved(state._replace(**apart), fresh._replace(**apart))
     weights = rows.written(fresh.weights, state.weights * (problem.size / larger.size))
     weighting = jax.tree.map(rows.written, fresh.weighting, state.weighting)
     grown = grown._replace(weights=weights, weighting=weighting)
-    if not solver.sampling.draws:
+    if not isinstance(stepper, SomeTasks):
         return grown
     # The urns are of other tasks, and the table and what is owed have a row for each.
     carried = {"urns": (), "counted": ()}
     moved = rows.moved(state.sampling._replace(**carried), fresh.sampling._replace(**carried))
     counted = solver.weights_of_x(grown)
-    urns = sampled.refilled(solver, larger, fresh.sampling.urns, counted)
+    urns = stepper.refilled(larger, fresh.sampling.urns, counted)
     return grown._replace(sampling=moved._replace(urns=urns, counted=InOrder(counted)))
 
 

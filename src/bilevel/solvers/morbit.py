@@ -7,7 +7,7 @@ Step k, with alpha, beta, gamma the rates of x, y and the weights (lambda):
     (3)  lambda^{k+1}  = proj_simplex (lambda^k + gamma h),    h_i  ~ f_i(x^k, y_i^{k+1})
 
 where D_i = f_x - J A^-1 f_y is estimated by the hypergradient. (2) and (3) both look at the old x, the old weights and
-the new y: the order of moves that `Alternating` has.
+the new y.
 
 Theory: O(sqrt(n) K^{-2/5}) for the proximal residual of x, the lower errors and the gap in lambda is what the paper
 claims for alpha ~ K^{-3/5}, beta ~ K^{-2/5}, gamma ~ n^{-1/2} K^{-3/5} and the RandomNeumann estimator. Automatic rates
@@ -19,13 +19,19 @@ learning", ICLR 2023, Algorithm 1.
 
 from __future__ import annotations
 
+import jax
+
+from bilevel._core import values
 from bilevel._core.module import part
+from bilevel.oracles.upper import Upper
+from bilevel.problem.problem import Problem
 from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.estimator import Alternating
+from bilevel.solvers._base.estimator import EstimatorSolver
+from bilevel.solvers._base.state import Info, State
 
 
 @part
-class MORBiT(Alternating):
+class MORBiT(EstimatorSolver):
     """MORBiT, the paper's Algorithm 1: min-max over the tasks, in a single loop.
 
     Args:
@@ -46,6 +52,7 @@ class MORBiT(Alternating):
 
     lower_steps: int = 1
 
+    replays = True
     card = Card(
         loops="single",
         keeps="nothing (v with the Tracked estimator, n d_y)",
@@ -53,3 +60,18 @@ class MORBiT(Alternating):
         paper="Gu, Lu, Ram, Weng, ICLR 2023",
         extension="automatic rates; estimators other than RandomNeumann; weightings other than SimplexAscent",
     )
+
+    def check(self, problem: Problem) -> None:
+        """As every solver, and a number of lower steps."""
+        super().check(problem)
+        values.whole("lower_steps", self.lower_steps, of=type(self).__name__)
+
+    def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
+        """(1), (2), (3)."""
+        lower_key, upper_key = jax.random.split(key)
+        state, beta, replay = self.descend(problem, state, lower_key, self.lower_steps)  # (1)
+        oracle = Upper(problem, self.hypergradient, replay)
+        seen = oracle.direction(self.point(state), problem.draw_upper(upper_key))  # h_x and f_i, at y^{k+1}
+        state, alpha = self.move_x(problem, state, seen)  # (2)
+        state, gamma = self.move_weights(state, seen.losses)  # (3)
+        return self.finish(problem, state, seen, alpha, beta, gamma)

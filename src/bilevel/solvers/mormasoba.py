@@ -25,7 +25,6 @@ from typing import Any
 import jax
 
 from bilevel._core.module import leaf, part
-from bilevel.rates.base import RatesState
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.moving_average import MovingAverage
 from bilevel.solvers._base.state import State
@@ -52,10 +51,10 @@ class MORMASOBA(MovingAverage):
         constraint="damped projection",
     )
 
-    def weights_rate(self, state: State, losses: jax.Array, rates: RatesState) -> tuple[jax.Array, RatesState]:
+    def weights_rate(self, state: State, losses: jax.Array) -> tuple[State, jax.Array]:
         """Slower where it is chosen, as the averages lag."""
-        rate, rates = super().weights_rate(state, losses, rates)
-        return rate * self.lag_share(state, self.weighting.lr), rates
+        state, gamma = super().weights_rate(state, losses)
+        return state, gamma * self.lag_share(state, self.weighting.lr)
 
     def update_weights(
         self, weights: jax.Array, losses: jax.Array, weighting: Any, rate: jax.Array

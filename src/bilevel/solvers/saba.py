@@ -35,7 +35,6 @@ from bilevel.problem.problem import Problem
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.checks import check_memory
 from bilevel.solvers._base.linear_system import LinearSystemSolver
-from bilevel.solvers._base.moves import MovedLower
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tables import Seen, Tables, full_tables, look_up_blocks
 
@@ -76,12 +75,12 @@ class SABA(LinearSystemSolver):
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """Everything at the old point, through the tables."""
         curvature_key, key = jax.random.split(key)
-        rate, rates = self.lower_rates(problem, state, problem.draw_lower(curvature_key))
+        state, beta = self.lower_rates(problem, state, problem.draw_lower(curvature_key))
         look = lambda task, *own: look_up_blocks(task, state.x, *own)  # noqa: E731
         seen = Seen(*fields_of(problem.each(look, state.y, state.v, state.memory, problem.keys(key))))  # (1)
         direction = problem.weighted_sum(self.weights_of_x(state), seen.direction)
         losses = problem.join(seen.loss).astype(state.weights.dtype)
-        v = self.move_v(state.v, seen.residual, rate)
-        moved = MovedLower(*self.move_lower(state.y, state.lower, seen.slope, rate), rate, rates)
-        state, info = self.finish(problem, state, moved, Evaluation(direction, losses, v))  # (2), (3)
+        upper = Evaluation(direction, losses, self.move_v(state.v, seen.residual, beta))
+        state = self.move_lower(state, seen.slope, beta)
+        state, info = self.move_x_and_weights(problem, state, beta, upper)  # (2), (3)
         return state._replace(memory=seen.tables), info

@@ -23,9 +23,10 @@ from __future__ import annotations
 import jax
 
 from bilevel._core.module import part
+from bilevel.oracles.lower import lower_gradients
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.linear_system import LinearSystemSolver
+from bilevel.solvers._base.linear_system import LinearSystemSolver, rows_of_g
 from bilevel.solvers._base.state import Info, State
 
 
@@ -56,7 +57,9 @@ class SOBA(LinearSystemSolver):
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """Everything at the old point."""
         samples = problem.draw_upper(key)
-        moved = self.lower_move(problem, state, samples)  # (1)
-        seen, residual = self.oracle(problem).with_residuals(self.point(state, rates=moved.rates), samples)
-        v = self.move_v(state.v, residual, moved.rate)  # (2)
-        return self.finish(problem, state, moved, seen._replace(v=v))  # (3), (4)
+        rows = rows_of_g(samples)
+        state, beta = self.lower_rates(problem, state, rows)
+        seen, residual = self.oracle(problem).with_residuals(self.point(state), samples)
+        state = self.move_lower(state, lower_gradients(problem, state.x, state.y, rows), beta)  # (1)
+        v = self.move_v(state.v, residual, beta)  # (2)
+        return self.move_x_and_weights(problem, state, beta, seen._replace(v=v))  # (3), (4)

@@ -48,7 +48,6 @@ from bilevel.solvers._base.checks import check_memory
 from bilevel.solvers._base.last_point import LastPoint
 from bilevel.solvers._base.linear_system import rows_of_g
 from bilevel.solvers._base.matrices import along, implicit_term, positive, seconds
-from bilevel.solvers._base.moves import MovedLower
 from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
@@ -130,7 +129,7 @@ class STABLE(BilevelSolver):
         """Matrices, x, then y along with it."""
         samples = problem.draw_upper(key)
         rows = rows_of_g(samples)
-        rate, rates = self.lower_rates(problem, state, rows)
+        state, beta = self.lower_rates(problem, state, rows)
         new = seconds(problem, state.x, state.y, rows)
         old = seconds(problem, state.memory.x, state.memory.y, rows)
         rested = state.memory.rested
@@ -142,9 +141,8 @@ class STABLE(BilevelSolver):
         seen = Upper(problem, self.estimator).direction(point, samples)
         implicit = implicit_term(problem, point, matrices, samples)
         seen = seen._replace(direction=optax.tree.sub(seen.direction, implicit))
-        u = lower_gradients(problem, state.x, state.y, rows)
-        moved = MovedLower(*self.move_lower(state.y, state.lower, u, rate), rate, rates)
-        after, info = self.finish(problem, state, moved, seen)  # (2), (4)
+        after = self.move_lower(state, lower_gradients(problem, state.x, state.y, rows), beta)
+        after, info = self.move_x_and_weights(problem, after, beta, seen)  # (2), (4)
         shift = optax.tree.sub(after.x, state.x)
         y = optax.tree.sub(after.y, problem.each(lambda _, s, y: along(s, shift, y), matrices, state.y))  # (3)
         return after._replace(y=y, memory=Kept(matrices, state.x, state.y)), info

@@ -21,13 +21,13 @@ from bilevel._core.module import part
 from bilevel.hypergradients import Neumann
 from bilevel.hypergradients.base import Hypergradient
 from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.estimator import Alternating
+from bilevel.solvers.morbit import MORBiT
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 
 
 @part
-class StocBiO(Alternating):
+class StocBiO(MORBiT):
     """StocBiO: several lower steps, then x along the summed Neumann series. Options as for `MORBiT`."""
 
     hypergradient: Hypergradient = Neumann(terms=11)  # Q = 10

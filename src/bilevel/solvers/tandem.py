@@ -43,7 +43,6 @@ from bilevel.rates.base import Needs, Rates
 from bilevel.rates.relative import share_moved
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.linear_system import LinearSystemSolver
-from bilevel.solvers._base.moves import MovedLower
 from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
@@ -111,8 +110,8 @@ class Tandem(LinearSystemSolver):
         if self.lower is not None:
             return super().start(problem, x, y, key, steps)
         chosen = self.rates.newton_steps and self.lower_lr is None and self.v_lr is None
-        everything = not (self.sampling.draws or self.sampling.fresh) and all(g.train.finite for g in problem.groups)
-        move = suited(y) if chosen and everything else Gradient()
+        finite = all(group.train.finite for group in problem.groups)
+        move = suited(y) if chosen and finite else Gradient()
         return self.replace(lower=move).start(problem, x, y, key, steps)
 
     def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Kept:
@@ -136,12 +135,12 @@ class Tandem(LinearSystemSolver):
         rows = problem.draw_lower(lower_key)
         look = lambda task, y, sample, known: move.learn(task, state.x, y, sample, known, kept.moved)  # noqa: E731
         known = problem.each(look, state.y, rows, kept.known)
-        rate, rates = self.lower_rates(problem, state, rows)
+        after, beta = self.lower_rates(problem, state, rows)
         u = for_tasks(move.apply, known, lower_gradients(problem, state.x, state.y, rows))
-        lower = MovedLower(*self.move_lower(state.y, state.lower, u, rate), rate, rates)  # (1)
-        point = self.point(state, lower.y, rates)
-        seen, residual = self.oracle(problem).with_residuals(point, problem.draw_upper(upper_key))  # (2)
-        after, info = self.finish(problem, state, lower, seen)  # (3), (5)
+        after = self.move_lower(after, u, beta)  # (1)
+        oracle = self.oracle(problem)
+        seen, residual = oracle.with_residuals(self.point(after), problem.draw_upper(upper_key))  # (2)
+        after, info = self.move_x_and_weights(problem, after, beta, seen)  # (3), (5)
         moved = share_moved(state.x, after.x).astype(kept.moved.dtype)
-        v = self.move_v(state.v, for_tasks(move.apply, known, residual), rate, 1 - moved)  # (4)
+        v = self.move_v(state.v, for_tasks(move.apply, known, residual), beta, 1 - moved)  # (4)
         return after._replace(v=v, memory=Kept(known, moved)), info

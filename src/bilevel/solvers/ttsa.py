@@ -18,17 +18,16 @@ from __future__ import annotations
 
 from bilevel._core.module import part
 from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.estimator import Alternating
+from bilevel.solvers.morbit import MORBiT
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 
 
 @part
-class TTSA(Alternating):
+class TTSA(MORBiT):
     """TTSA: y first, then x at the new y; the tasks are averaged. Options as for `MORBiT`."""
 
     weighting: Weighting = Average()
-    lower_steps: int = 1
 
     card = Card(
         loops="single",

@@ -36,7 +36,6 @@ from bilevel.problem.sources import Sample
 from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.checks import LOOKS_AGAIN, check_refresh
 from bilevel.solvers._base.estimator import EstimatorSolver
-from bilevel.solvers._base.moves import MovedLower
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import KeptPoint, UpperValue, as_evaluation, kept, upper_oracle
 from bilevel.trackers import Storm
@@ -109,27 +108,28 @@ class VRBO(EstimatorSolver):
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """x and the weights, then y."""
         refresh_key, lower_key = jax.random.split(key)
-        rate, rates = self.lower_rates(problem, state, problem.draw_lower(lower_key))
+        state, beta = self.lower_rates(problem, state, problem.draw_lower(lower_key))
         memory = jax.lax.cond(
             state.step % self.period == 0,
-            lambda: self._refreshed(problem, kept(self.point(state, rates=rates)), refresh_key),
+            lambda: self._refreshed(problem, kept(self.point(state)), refresh_key),
             lambda: state.memory,
         )  # (1)
         seen = as_evaluation(memory.value.upper, self.weights_of_x(state), state.v)
-        state, info = self.finish(problem, state, MovedLower(state.y, state.lower, rate, rates), seen)  # (2)
-        return self._descend(problem, state._replace(memory=memory), rate, lower_key), info
+        state, info = self.move_x_and_weights(problem, state, beta, seen)  # (2)
+        return self._descend(problem, state._replace(memory=memory), beta, lower_key), info
 
-    def _descend(self, problem: Problem, state: State, rate: PerTask[jax.Array], key: jax.Array) -> State:
+    def _descend(self, problem: Problem, state: State, beta: PerTask[jax.Array], key: jax.Array) -> State:
         """(3) and (4): round 0 corrects for the move of x, the others step first."""
         oracle = self._directions(problem)
 
         def round_(t: jax.Array, state: State) -> State:
-            moved = self.move_lower(state.y, state.lower, state.memory.value.y, rate)
+            moved = self.move_lower(state, state.memory.value.y, beta)
             keep = lambda new, old: jnp.where(t > 0, new, old)  # noqa: E731
-            y, lower = jax.tree.map(keep, tuple(moved), (state.y, state.lower))
+            y, lower = jax.tree.map(keep, (moved.y, moved.lower), (state.y, state.lower))
+            state = state._replace(y=y, lower=lower)
             samples = Drawn.of(problem, jax.random.fold_in(key, t))
-            _, v, memory = self.tracker.update(oracle, kept(self.point(state, y)), state.memory, samples, 0.0)
-            return state._replace(y=y, lower=lower, v=v, memory=memory)
+            _, v, memory = self.tracker.update(oracle, kept(self.point(state)), state.memory, samples, 0.0)
+            return state._replace(v=v, memory=memory)
 
         return jax.lax.fori_loop(0, 1 + self.lower_steps, round_, state)
 

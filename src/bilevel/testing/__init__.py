@@ -8,9 +8,7 @@ Each is a function that raises an AssertionError which says what is wrong, so th
         check_weighting(MyWeighting(), tasks=5)
 """
 
-from bilevel.testing.constraints import check_constraint
-from bilevel.testing.hypergradients import check_hypergradient
+from bilevel.testing.parts import check_constraint, check_hypergradient, check_weighting
 from bilevel.testing.solvers import check_solver
-from bilevel.testing.weightings import check_weighting
 
 __all__ = ["check_constraint", "check_hypergradient", "check_solver", "check_weighting"]

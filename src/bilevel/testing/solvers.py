@@ -17,10 +17,21 @@ from bilevel._core import values
 from bilevel._core.module import replace
 from bilevel._cost.given_rates import field_names
 from bilevel.solvers._base.solver import Solver
+from bilevel.solvers._base.some_tasks import SomeTasks
 from bilevel.solvers._base.state import Halves, Info, State
-from bilevel.testing.comparing import other_values, precision, require, require_like, require_pytree
-from bilevel.testing.example_problems import BOX, KINDS, Example, Setting, make
-from bilevel.testing.keys import quick_key
+from bilevel.testing.common import (
+    BOX,
+    KINDS,
+    Example,
+    Setting,
+    make,
+    other_values,
+    precision,
+    quick_key,
+    require,
+    require_like,
+    require_pytree,
+)
 
 STEPS = 25
 SWAPPED = (2, 3, 0, 1, 4)  # another order of the tasks, of the same shapes
@@ -58,13 +69,13 @@ class CompiledRun:
 
     def _run(self, solver: Solver, example: Example, key: jax.Array) -> FinishedRun:
         self.traces += 1
-        problem, x, y = example
+        (problem, x, y), stepper = example, solver.stepper()
 
         def one(state: State, k: jax.Array) -> tuple[State, Trajectory]:
-            state, info = solver.advance(problem, state, jax.random.fold_in(key, k))
+            state, info = stepper.step(problem, state, jax.random.fold_in(key, k))
             return state, Trajectory(state.x, state.weights, info)
 
-        first = solver.start(problem, x, y, quick_key(0), jnp.asarray(STEPS, jnp.int32))
+        first = stepper.start(problem, x, y, quick_key(0), jnp.asarray(STEPS, jnp.int32))
         return FinishedRun(*jax.lax.scan(one, first, jnp.arange(STEPS)))
 
 
@@ -120,10 +131,11 @@ def _check_structure(solver: Solver, example: Example) -> None:
     """A step returns what it should, and keeps the state's structure; without this, a run cannot be compiled."""
     problem, x, y = example
     key = quick_key(0)
-    start = functools.partial(solver.start, problem)
+    stepper = solver.stepper()
+    start = functools.partial(stepper.start, problem)
     first = jax.eval_shape(start, x, y, key, jnp.asarray(STEPS, jnp.int32))
     require(isinstance(first, State), f"{solver}: start returned a {type(first).__name__}: it needs a bl.State.")
-    after, info = jax.eval_shape(functools.partial(solver.step, problem), first, key)
+    after, info = jax.eval_shape(functools.partial(stepper.step, problem), first, key)
     require_like(f"{solver}: the state after a step", after, first)
     require(isinstance(info, Info), f"{solver}: step reports a {type(info).__name__}: it needs a bl.Info.")
 
@@ -186,7 +198,9 @@ def _check_info(solver: Solver, example: Example, info: Info) -> None:
     )
     # At first v may be 0, and x need not enter f. For a task that is drawn, the first time may be any step.
     norms = np.asarray(info.direction_norm)[2:]
-    positive = np.any(norms > 0) and np.all(norms >= 0) if solver.in_parts else np.all(norms > 0)
+    positive = (
+        np.any(norms > 0) and np.all(norms >= 0) if isinstance(solver.stepper(), SomeTasks) else np.all(norms > 0)
+    )
     require(positive, f"{solver}: Info.direction_norm is not positive.")
 
 
@@ -224,7 +238,7 @@ def _check_file(solver: Solver, state: State) -> None:
 
 def _check_order(runner: CompiledRun, setting: Setting) -> None:
     """Permuting tasks permutes their weights, where batches do not differ."""
-    if runner.solver.in_parts:
+    if isinstance(runner.solver.stepper(), SomeTasks):
         return  # which tasks a step sees goes by their places
     for batch in (setting.batch, None):  # a method that remembers which rows came when needs them all at once
         alike = setting._replace(noise=0.0, batch=batch)
@@ -245,7 +259,7 @@ def _check_alone(runner: CompiledRun, setting: Setting) -> None:
     solver, alone = runner.solver, setting._replace(order=(0,))
     if solver.chooses_rates:
         solver = replace(solver, **_without_rates(solver))
-    if solver.in_parts and hasattr(solver, "sampling"):
+    if isinstance(solver.stepper(), SomeTasks):
         solver = replace(solver, sampling=replace(solver.sampling, tasks=1))  # type: ignore[attr-defined]
     last, path = runner(make(alone, jnp.float64), solver=solver)
     require(np.array_equal(last.weights, [1.0]), f"{solver}: one task alone has the weight {last.weights}, not 1.")

@@ -24,8 +24,8 @@ class UpperBound(Shifted[StateT]):
     """The tasks are compared by f_i + factor se_i, with se_i the standard error of f_i: min of max_i of the bounds.
 
     x overfits validation rows, and sooner those of a task that has few of them: its loss on new rows is farther above
-    f_i, by about as much as f_i is uncertain. An upper bound keeps such a task in sight. A negative factor gives a lower
-    bound: a task then counts only as far as its loss is surely large.
+    f_i, by about as much as f_i is uncertain. An upper bound keeps such a task in sight. A negative factor gives a
+    lower bound: a task then counts only as far as its loss is surely large.
 
     Args:
         errors: se_i, one number per task in their order, 0 or more; what `bl.loss_errors` measures, or c / sqrt(rows).

@@ -15,7 +15,7 @@ import optax
 
 from bilevel._core.schedules import Rate, rate_at
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles.lower import LowerResult, Replay, descend, draw_steps, first_of, steps_of
+from bilevel.oracles.lower import Replay, descend, draw_steps, first_of, steps_of
 from bilevel.oracles.upper import Evaluation, Point, Upper
 from bilevel.problem.per_task import PerTask, fields_of, for_tasks
 from bilevel.problem.problem import Problem
@@ -24,10 +24,8 @@ from bilevel.rates.base import Needs, Rates, RatesState, curvatures
 from bilevel.rates.scaled import Scaled
 from bilevel.rules.base import Rule, reduction, update
 from bilevel.sampling.base import Sampling
-from bilevel.solvers._base import fresh, sampled
 from bilevel.solvers._base.checks import check_objects, check_options
 from bilevel.solvers._base.last_point import LastPoint
-from bilevel.solvers._base.moves import LowerRates, MovedLower, MovedWeights, MovedX
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info, State
 from bilevel.weightings.base import Weighting
@@ -62,9 +60,8 @@ class BilevelSolver(Solver):
     def needs(self) -> Needs:
         """Which rates must be chosen."""
         lower = self.lower_lr is None
-        weights = self.weighting.moves and self.weighting.lr is None and not self.sampling.fresh
-        curvature = lower or self.estimator.needs_curvature
-        return Needs(self.upper_lr is None, lower, weights, curvature, self.sampling.draws)
+        weights = self.weighting.moves and self.weighting.lr is None
+        return Needs(self.upper_lr is None, lower, weights, lower or self.estimator.needs_curvature)
 
     def first_order(self) -> Self:
         """The same without what only a task that is seen in every step can know; most know nothing of the kind."""
@@ -89,18 +86,34 @@ class BilevelSolver(Solver):
         """Raises where an option makes no sense."""
         check_options(self, problem)
 
+    def stepper(self) -> Solver:
+        """Itself, or a wrapper that shows it the tasks that its sampling draws."""
+        from bilevel.solvers._base.fresh_tasks import FreshTasks  # which know what they wrap
+        from bilevel.solvers._base.some_tasks import SomeTasks
+
+        if self.sampling.fresh:
+            return FreshTasks(self.first_order())
+        return SomeTasks(self.first_order()) if self.sampling.draws else self
+
     def start(self, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
         """The first state, without checks; pure."""
-        if self.sampling.fresh:
-            return fresh.start(self, problem, x, y, key, steps)
+        first, keys = self.first(problem, x, y), self.start_keys(key)
+        point = Point(x, y, first.weights, PerTask(((),) * len(y)))
+        return self.started(problem, first, self.rates.init(problem, point, self.needs, keys[0], steps), keys)
+
+    def start_keys(self, key: jax.Array) -> jax.Array:
+        """What the rates, v and the memory of the first state draw from."""
+        return jax.random.split(jax.random.fold_in(key, 1), 3)
+
+    def first(self, problem: Problem, x: Any, y: PerTask[Any]) -> State:
+        """The first state as far as it needs nothing measured."""
         dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(x)), jnp.float32)
-        weights, weighting = self.weighting.init(problem.size, dtype)
-        keys = jax.random.split(jax.random.fold_in(key, 1), 3)
-        first = State(jnp.zeros((), jnp.int32), x, y, weights, weighting)
-        if self.sampling.draws:
-            first = first._replace(sampling=sampled.start(self, problem, first, jax.random.fold_in(key, 3)))
-        rates = self.start_rates(problem, first, keys[0], steps)
-        point = Point(x, y, weights, PerTask(((),) * len(y)), curvatures(rates))
+        return State(jnp.zeros((), jnp.int32), x, y, *self.weighting.init(problem.size, dtype))
+
+    def started(self, problem: Problem, first: State, rates: RatesState, keys: jax.Array) -> State:
+        """The first state, whole."""
+        x, y = first.x, first.y
+        point = Point(x, y, first.weights, PerTask(((),) * len(y)), curvatures(rates))
         v = Upper(problem, self.estimator).init(point, problem.draw_upper(keys[1]))
         state = first._replace(
             # Optimisers keep moments, whose shapes do not depend on the rate.
@@ -111,18 +124,6 @@ class BilevelSolver(Solver):
         )
         return state._replace(memory=self.start_memory(problem, state, keys[2]))
 
-    def start_rates(self, problem: Problem, state: State, key: jax.Array, steps: jax.Array) -> RatesState:
-        """What rates are made of, measured on the tasks that a step sees."""
-        nothing = PerTask(((),) * len(state.y))
-        if not self.sampling.draws:
-            point = Point(state.x, state.y, state.weights, nothing)
-            return self.rates.init(problem, point, self.needs, key, steps)
-        seen = sampled.draw(self, problem, state, state.sampling.urns, key)
-        few = sampled.few(seen, state)
-        point = Point(few.x, few.y, few.weights, nothing)
-        rates = self.rates.init(seen.rows.problem(problem), point, self.needs, key, steps)
-        return sampled.spread(rates, problem, seen)
-
     def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Any:
         """What the method carries besides; most carry nothing."""
         return ()
@@ -132,19 +133,10 @@ class BilevelSolver(Solver):
         return self.rates.measures(state.rates)
 
     def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Any = 1) -> State:
-        """Between chunks of steps: measures again what automatic rates need, on the tasks that a step sees."""
-        if self.sampling.fresh:
-            return fresh.refresh(self, problem, state, key, iterations)
+        """Between chunks of steps: measures again what automatic rates need."""
         # Halfway to uniform weights: the curvature of tasks that may matter soon counts too.
-        if not self.sampling.draws:
-            point = self.point(state._replace(weights=(state.weights + 1 / problem.size) / 2))
-            rates = self.rates.refresh(problem, point, state.rates, key, iterations)
-            return state._replace(rates=rates)
-        seen = sampled.draw(self, problem, state, state.sampling.urns, key)
-        few = sampled.few(seen, state)
-        point = Point(few.x, few.y, (few.weights + 1 / (problem.size * seen.share)) / 2, few.v, curvatures(few.rates))
-        rates = self.rates.refresh(seen.rows.problem(problem), point, few.rates, key, iterations)
-        return state._replace(rates=seen.rows.put(state.rates, few.rates, rates))
+        point = self.point(state._replace(weights=(state.weights + 1 / problem.size) / 2))
+        return state._replace(rates=self.rates.refresh(problem, point, state.rates, key, iterations))
 
     def with_scaled_rates(self, factor: float) -> Self:
         """What was given times a factor, and what is chosen too, where anything is."""
@@ -159,65 +151,26 @@ class BilevelSolver(Solver):
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """One step of all tasks of a problem, in the order that the method's paper has."""
 
-    def advance(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
-        """A step, of the tasks that the sampling draws."""
-        if self.sampling.fresh:
-            return fresh.step(self, problem, state, key)
-        if self.sampling.draws:
-            return sampled.step(self, problem, state, key)
-        return self.step(problem, state, key)
-
-    @property
-    def in_parts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Where tasks are drawn."""
-        return self.sampling.draws
-
-    def visit(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
-        """x, and what belongs to the tasks that are drawn."""
-        if self.sampling.draws:
-            return sampled.visit(self, problem, state, key)
-        return self.advance(problem, state, key)
-
-    @property
-    def sees_fresh_tasks(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Where they come from a distribution."""
-        return self.sampling.fresh
-
-    def fitted(self, problem: Problem, x: Any, y: PerTask[Any]) -> PerTask[Any]:
-        """Of tasks from a distribution, fitted to x as those of a step are."""
-        return fresh.fit(self, problem, x, y) if self.sampling.fresh else y
-
-    def is_due(self, problem: Problem, state: State) -> jax.Array:
-        """Every n // (8 m) steps."""
-        return sampled.due(self, problem, state)
-
-    def settle(self, problem: Problem, state: State) -> State:
-        """The weights, by what the steps since their last move have seen."""
-        return sampled.settle(self, problem, state)
-
-    def moved(self, problem: Problem, state: State, key: jax.Array) -> State:
-        """With urns of as many parts as there are devices."""
-        return sampled.moved(self, problem, state, jax.random.fold_in(key, 3)) if self.sampling.draws else state
-
     def with_last_point(self, state: State, last: LastPoint) -> State:
         """The state of some tasks, in which the last point is this; for solvers that compare points."""
         return state
 
     # ------------------------------------------------------------------ the moves of a step
+    # Each takes a state and returns it moved, and the rate that it took. The number of the step and v stay as they are
+    # until `finish`, so that a later move still sees what it needs of step k.
 
-    def point(self, state: State, y: PerTask[Any] | None = None, rates: RatesState | None = None) -> Point:
-        """Where the upper level is evaluated: at the state, or at a new y and newly measured curvatures."""
-        known = curvatures(state.rates if rates is None else rates)
-        return Point(state.x, state.y if y is None else y, self.weights_of_x(state), state.v, known)
+    def point(self, state: State) -> Point:
+        """Where the upper level is evaluated: at the x, y, weights and v that the state has now."""
+        return Point(state.x, state.y, self.weights_of_x(state), state.v, curvatures(state.rates))
 
     def weights_of_x(self, state: State) -> jax.Array:
         """How much each task's loss counts in what x descends: the weights, but for those of another objective."""
         return self.weighting.in_direction(state.weights, state.weighting)
 
-    def lower_rates(self, problem: Problem, state: State, rows: PerTask[Sample]) -> LowerRates:
+    def lower_rates(self, problem: Problem, state: State, rows: PerTask[Sample]) -> tuple[State, PerTask[jax.Array]]:
         """beta, one per task; the curvature is followed on these rows, where anything needs it."""
-        rates = self.rates.follow(problem, state.x, state.y, rows, state.rates, stale=self.sampling.draws)
-        return LowerRates(self.lower_rate(problem, rates, state.step), rates)
+        rates = self.rates.follow(problem, state.x, state.y, rows, state.rates)
+        return state._replace(rates=rates), self.lower_rate(problem, rates, state.step)
 
     def lower_rate(self, problem: Problem, rates: RatesState, step: jax.Array) -> PerTask[jax.Array]:
         """beta, given or chosen."""
@@ -226,49 +179,54 @@ class BilevelSolver(Solver):
             return self.rates.lower(problem, rates, step)
         return problem.fill(given, rates.horizon.dtype)
 
-    def descend(self, problem: Problem, state: State, key: jax.Array, count: int = 1) -> MovedLower:
-        """y_i <- y_i - beta_i grad_y g_i(x, y_i), `count` times."""
+    def descend(
+        self, problem: Problem, state: State, key: jax.Array, count: int = 1
+    ) -> tuple[State, PerTask[jax.Array], Replay]:
+        """y_i <- y_i - beta_i grad_y g_i(x, y_i; fresh rows), `count` times; beta; and the steps, to be taken again."""
         samples = draw_steps(problem, key, count)
-        rate, rates = self.lower_rates(problem, state, first_of(samples))
-        replay = Replay(steps_of(state.y, state.lower, rate, samples), self.lower_rule, count)
-        return MovedLower(*descend(problem, state.x, replay), rate, rates, replay)
+        state, beta = self.lower_rates(problem, state, first_of(samples))
+        replay = Replay(steps_of(state.y, state.lower, beta, samples), self.lower_rule, count)
+        y, optimiser = descend(problem, state.x, replay)
+        return state._replace(y=y, lower=optimiser), beta, replay
 
-    def move_lower(
-        self, y: PerTask[Any], optimiser: PerTask[optax.OptState], gradients: PerTask[Any], rate: PerTask[jax.Array]
-    ) -> LowerResult:
+    def move_lower(self, state: State, directions: PerTask[Any], beta: PerTask[jax.Array]) -> State:
         """y_i <- y_i - beta_i u_i, where the u_i are known."""
 
         def one(y: Any, optimiser: optax.OptState, u: Any, rate: jax.Array) -> tuple:
             updates, optimiser = self.lower_rule(rate).update(u, optimiser, y)
             return optax.apply_updates(y, updates), optimiser
 
-        return LowerResult(*fields_of(for_tasks(one, y, optimiser, gradients, rate)))
+        y, optimiser = fields_of(for_tasks(one, state.y, state.lower, directions, beta))
+        return state._replace(y=y, lower=optimiser)
 
-    def move_x(self, problem: Problem, state: State, seen: Evaluation, rates: RatesState) -> MovedX:
-        """x <- projection of (x - alpha direction)."""
-        direction, units = seen.direction, None
-        norm = optax.tree.norm(direction).astype(state.weights.dtype)
-        rate = rate_at(self.upper_lr, state.step)
-        if rate is None:
-            direction, rate, units, rates = self.rates.upper(rates, state.x, direction, state.step)
+    def move_x(self, problem: Problem, state: State, seen: Evaluation) -> tuple[State, jax.Array]:
+        """x <- projection of (x - alpha direction); and alpha."""
+        direction, units, rates = seen.direction, None, state.rates
+        alpha = rate_at(self.upper_lr, state.step)
+        if alpha is None:
+            direction, alpha, units, rates = self.rates.upper(rates, state.x, direction, state.step)
         loss = jnp.vdot(self.weights_of_x(state), seen.losses)
-        updates, optimiser = update(self.rule_of_x(rate), direction, state.upper, state.x, loss)
+        updates, optimiser = update(self.rule_of_x(alpha), direction, state.upper, state.x, loss)
         if units is not None:
             updates = jax.tree.map(lambda u, unit: (unit * u).astype(u.dtype), updates, units)
         x = problem.constraint.project(optax.apply_updates(state.x, updates))
-        return MovedX(x, optimiser, rates, jnp.asarray(rate * reduction(optimiser), norm.dtype), norm)
+        alpha = jnp.asarray(alpha * reduction(optimiser), state.weights.dtype)
+        return state._replace(x=x, upper=optimiser, rates=rates), alpha
 
-    def weights_rate(self, state: State, losses: jax.Array, rates: RatesState) -> tuple[jax.Array, RatesState]:
-        """gamma, and the rates' state after it; 0 for weights that do not move."""
-        rate = rate_at(self.weighting.lr, state.step)
+    def weights_rate(self, state: State, losses: jax.Array) -> tuple[State, jax.Array]:
+        """gamma; 0 for weights that do not move."""
+        gamma = rate_at(self.weighting.lr, state.step)
         if self.needs.weights:
-            rate, rates = self.rates.weights(rates, self.weighting.sizes(losses, state.weighting), state.step)
-        return jnp.asarray(0.0 if rate is None else rate, state.weights.dtype), rates
+            sizes = self.weighting.sizes(losses, state.weighting)
+            gamma, rates = self.rates.weights(state.rates, sizes, state.step)
+            state = state._replace(rates=rates)
+        return state, jnp.asarray(0.0 if gamma is None else gamma, state.weights.dtype)
 
-    def move_weights(self, state: State, losses: jax.Array, rates: RatesState) -> MovedWeights:
-        """Weights <- weights moved by the losses."""
-        rate, rates = self.weights_rate(state, losses, rates)
-        return MovedWeights(*self.update_weights(state.weights, losses, state.weighting, rate), rates, rate)
+    def move_weights(self, state: State, losses: jax.Array) -> tuple[State, jax.Array]:
+        """Weights <- weights moved by the losses; and gamma."""
+        state, gamma = self.weights_rate(state, losses)
+        weights, weighting = self.update_weights(state.weights, losses, state.weighting, gamma)
+        return state._replace(weights=weights, weighting=weighting), gamma
 
     def update_weights(
         self, weights: jax.Array, losses: jax.Array, weighting: Any, rate: jax.Array
@@ -276,20 +234,25 @@ class BilevelSolver(Solver):
         """The next weights, and what the weighting carries."""
         return self.weighting.update(weights, losses, weighting, rate)
 
-    def finish(self, problem: Problem, state: State, lower: MovedLower, seen: Evaluation) -> tuple[State, Info]:
-        """Moves x and the weights, both from what was seen at the old x and the old weights."""
-        moved = self.move_x(problem, state, seen, lower.rates)
-        weighed = self.move_weights(state, seen.losses, moved.rates)
-        state = state._replace(
-            step=state.step + 1,
-            x=moved.x,
-            y=lower.y,
-            weights=weighed.weights,
-            weighting=weighed.weighting,
-            upper=moved.optimiser,
-            lower=lower.optimiser,
-            v=seen.v,
-            rates=weighed.rates,
-        )
-        used = PerTask(tuple(r * reduction(o) for r, o in zip(lower.rate, lower.optimiser, strict=True)))
-        return state, Info(seen.losses, moved.norm, moved.rate, problem.join(used), weighed.rate)
+    def move_x_and_weights(
+        self, problem: Problem, state: State, beta: PerTask[jax.Array], seen: Evaluation
+    ) -> tuple[State, Info]:
+        """Moves x and the weights, both by what was seen, and ends the step."""
+        state, alpha = self.move_x(problem, state, seen)
+        state, gamma = self.move_weights(state, seen.losses)
+        return self.finish(problem, state, seen, alpha, beta, gamma)
+
+    def finish(
+        self,
+        problem: Problem,
+        state: State,
+        seen: Evaluation,
+        alpha: jax.Array,
+        beta: PerTask[jax.Array],
+        gamma: jax.Array,
+    ) -> tuple[State, Info]:
+        """The state after the step, and what the step reports."""
+        norm = optax.tree.norm(seen.direction).astype(state.weights.dtype)
+        used = PerTask(tuple(rate * reduction(own) for rate, own in zip(beta, state.lower, strict=True)))
+        info = Info(seen.losses, norm, alpha, problem.join(used), gamma)
+        return state._replace(step=state.step + 1, v=seen.v), info

@@ -51,10 +51,8 @@ def caught_up(solver: BilevelSolver, problem: Problem, state: State, key: jax.Ar
     samples = draw_steps(problem, jax.random.fold_in(key, KEY), steps)
 
     def one(state: State, rows: Any) -> tuple[State, None]:
-        rate, rates = solver.lower_rates(problem, state, rows)
-        gradients = lower_gradients(problem, state.x, state.y, rows)
-        y, optimiser = solver.move_lower(state.y, state.lower, gradients, rate)
-        return state._replace(y=y, lower=optimiser, rates=rates), None
+        state, beta = solver.lower_rates(problem, state, rows)
+        return solver.move_lower(state, lower_gradients(problem, state.x, state.y, rows), beta), None
 
     rows_of_steps = jax.tree.map(lambda rows: jnp.swapaxes(rows, 0, 1), samples)
     return jax.lax.scan(one, state, rows_of_steps, length=steps)[0]

@@ -59,7 +59,8 @@ def check_objects(solver: Any) -> None:
 def check_options(solver: BilevelSolver, problem: Problem) -> None:
     """Raises where an option of a bilevel solver makes no sense."""
     name = type(solver).__name__
-    solver.rates.check(name, solver.needs)
+    # Steps of new tasks weigh them anew, and need no rate for that.
+    solver.rates.check(name, solver.needs._replace(weights=False) if solver.sampling.fresh else solver.needs)
     for level in ("upper", "lower"):
         values.rate(f"{level}_lr", getattr(solver, f"{level}_lr"), of=name)
         rule, usual = getattr(solver, f"{level}_rule"), getattr(solver.rates, f"{level}_rule")
@@ -96,14 +97,15 @@ def check_distribution(solver: Any, problem: Any) -> None:
     """Tasks of a distribution are seen by solvers that draw them, and by no others."""
     name, sampling = type(solver).__name__, getattr(solver, "sampling", None)
     of_distribution = getattr(problem, "distribution", None) is not None
-    if of_distribution and not solver.sees_fresh_tasks:
+    sees_fresh_tasks = getattr(sampling, "fresh", False)
+    if of_distribution and not sees_fresh_tasks:
         said = f"(sampling={sampling})" if sampling is not None else ""
         raise ValueError(
             f"{name}{said} was given tasks of a bl.TaskDistribution, of which there are infinitely many. Give "
             f"{'a solver with ' * (sampling is None)}sampling=bl.sampling.Fresh(64), with which a step draws 64 new "
             "ones, or solve a bl.Problem of some of them, tasks.sample(1000, seed=0)."
         )
-    if solver.sees_fresh_tasks and not of_distribution:
+    if sees_fresh_tasks and not of_distribution:
         raise ValueError(
             f"{name}(sampling={sampling}) draws new tasks in every step, and the problem has a list of them: it needs "
             "tasks=bl.TaskDistribution(...), or sampling=bl.sampling.Mixture(64)."
@@ -112,7 +114,7 @@ def check_distribution(solver: Any, problem: Any) -> None:
 
 def check_one_device(solver: Any, layout: Any) -> None:
     """New tasks are drawn on one device: there is no layout."""
-    if layout is not None and getattr(solver, "sees_fresh_tasks", False):
+    if layout is not None and getattr(getattr(solver, "sampling", None), "fresh", False):
         raise ValueError(
             f"solve(devices=...) got a solver with sampling={solver.sampling}: new tasks are drawn on one device only. "
             "Give no devices."
@@ -149,11 +151,6 @@ def check_fresh(solver: BilevelSolver, problem: Problem) -> None:
 
 def check_drawing_on_devices(solver: Any, sizes: Sequence[int], devices: int) -> None:
     """A solver that sees some tasks in a step, for groups of these sizes on so many devices."""
-    if not hasattr(solver, "sampling"):
-        raise ValueError(
-            f"solve(devices=...) got {type(solver).__name__}, a solver of your own that sees some tasks in a step: on "
-            "several devices it needs a bilevel solver of bl.solvers with sampling=, or one that sees all tasks."
-        )
     check_objects(solver)
     solver.sampling.check(sizes)
     drawing.check_devices(solver.sampling, sizes, devices)

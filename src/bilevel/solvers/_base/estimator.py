@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import jax
 import optax
 
-from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate
 from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles.upper import Upper
-from bilevel.problem.problem import Problem
 from bilevel.rates import Measured
 from bilevel.rates.base import Rates
 from bilevel.rules.base import Rule
 from bilevel.sampling import All
 from bilevel.sampling.base import Sampling
 from bilevel.solvers._base.bilevel import BilevelSolver
-from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
 
@@ -51,28 +46,3 @@ class EstimatorSolver(BilevelSolver):
     def estimator(self) -> Hypergradient:
         """The hypergradient."""
         return self.hypergradient
-
-
-class Alternating(EstimatorSolver):
-    """The order of moves y, then x and the weights at the new y and the old x: MORBiT's, TTSA's and others'.
-
-    (1)  T times  y_i <- y_i - beta_i grad_y g_i(x^k, y_i; fresh rows)                           every task i
-    (2)  x^{k+1}      = proj_X (x^k - alpha sum_i lambda_i^k D_i(x^k, y_i^{k+1}))
-    (3)  lambda^{k+1} from the losses f_i(x^k, y_i^{k+1})
-    """
-
-    lower_steps: int  # T
-    replays = True
-
-    def check(self, problem: Problem) -> None:
-        """As every solver, and a number of lower steps."""
-        super().check(problem)
-        values.whole("lower_steps", self.lower_steps, of=type(self).__name__)
-
-    def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
-        """y, then x and the weights."""
-        lower_key, upper_key = jax.random.split(key)
-        moved = self.descend(problem, state, lower_key, self.lower_steps)  # (1)
-        oracle = Upper(problem, self.estimator, moved.replay)
-        seen = oracle.direction(self.point(state, moved.y, moved.rates), problem.draw_upper(upper_key))
-        return self.finish(problem, state, moved, seen)  # (2), (3)

@@ -12,7 +12,6 @@ from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate
 from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.base import LinearSolution, residual, step_towards
-from bilevel.oracles.lower import lower_gradients
 from bilevel.oracles.upper import Point, Upper
 from bilevel.problem.group import TaskView, UpperSample
 from bilevel.problem.per_task import PerTask, for_tasks
@@ -23,8 +22,6 @@ from bilevel.rules.base import Rule
 from bilevel.sampling import All
 from bilevel.sampling.base import Sampling
 from bilevel.solvers._base.bilevel import BilevelSolver
-from bilevel.solvers._base.moves import MovedLower
-from bilevel.solvers._base.state import State
 from bilevel.solvers._base.tracking import KeptPoint
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
@@ -83,13 +80,6 @@ class LinearSystemSolver(BilevelSolver):
             return LinearSolution(step_towards(solution.v, residual, rho if self.v_lr is None else self.v_lr, keep))
 
         return for_tasks(one, v, residual, rate)
-
-    def lower_move(self, problem: Problem, state: State, samples: PerTask[UpperSample]) -> MovedLower:
-        """y after its step on the rows of g in these samples, at the old point."""
-        rows = rows_of_g(samples)
-        rate, rates = self.lower_rates(problem, state, rows)
-        u = lower_gradients(problem, state.x, state.y, rows)
-        return MovedLower(*self.move_lower(state.y, state.lower, u, rate), rate, rates)
 
 
 def rows_of_g(samples: PerTask[UpperSample]) -> PerTask[Any]:

@@ -19,11 +19,10 @@ import optax
 from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
+from bilevel.oracles.lower import lower_gradients
 from bilevel.oracles.upper import Evaluation
 from bilevel.problem.problem import Problem
-from bilevel.rates.base import RatesState
-from bilevel.solvers._base.linear_system import LinearSystemSolver, residuals
-from bilevel.solvers._base.moves import MovedX
+from bilevel.solvers._base.linear_system import LinearSystemSolver, residuals, rows_of_g
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import as_evaluation, kept, upper_oracle
 from bilevel.trackers import Momentum
@@ -63,23 +62,24 @@ class MovingAverage(LinearSystemSolver):
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """x along the old average, everything else at the old point."""
         samples = problem.draw_upper(key)
-        moved = self.lower_move(problem, state, samples)
-        point = self.point(state, rates=moved.rates)
-        v = self.move_v(state.v, residuals(problem, point, samples), moved.rate)  # (2)
-        momentum = rate_at(self.momentum, state.step)
+        rows = rows_of_g(samples)
+        state, beta = self.lower_rates(problem, state, rows)
+        point, momentum = self.point(state), rate_at(self.momentum, state.step)
+        v = self.move_v(state.v, residuals(problem, point, samples), beta)  # (2)
         _, _, memory = self.tracker.update(self._tracked(problem), kept(point), state.memory, samples, momentum)  # (3)
         seen = as_evaluation(state.memory.value, self.weights_of_x(state), v)
-        state, info = self.finish(problem, state, moved, seen)  # (1), (4)
+        state = self.move_lower(state, lower_gradients(problem, state.x, state.y, rows), beta)
+        state, info = self.move_x_and_weights(problem, state, beta, seen)  # (1), (4)
         return state._replace(memory=memory), info
 
-    def move_x(self, problem: Problem, state: State, seen: Evaluation, rates: RatesState) -> MovedX:
+    def move_x(self, problem: Problem, state: State, seen: Evaluation) -> tuple[State, jax.Array]:
         """The damped step (1): one that is 1 / a times as long, and then a fraction a of the way."""
         longer = seen._replace(direction=optax.tree.scale(1 / self.damping, seen.direction))
-        moved = super().move_x(problem, state, longer, rates)
+        moved, alpha = super().move_x(problem, state, longer)
         slower = self.lag_share(state, self.upper_lr)
         part = self.damping * slower
         x = jax.tree.map(lambda old, new: old + (part * (new - old)).astype(old.dtype), state.x, moved.x)
-        return moved._replace(x=x, rate=moved.rate * slower, norm=moved.norm * self.damping)
+        return moved._replace(x=x), alpha * slower
 
     def lag_share(self, state: State, lr: Rate) -> jax.Array:
         """theta for a rate that is chosen, as an average lags by 1 / theta steps; 1 for one that is given."""

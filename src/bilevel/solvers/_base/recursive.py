@@ -24,7 +24,6 @@ from bilevel.problem.problem import Problem
 from bilevel.solvers._base.checks import check_refresh
 from bilevel.solvers._base.last_point import LastPoint
 from bilevel.solvers._base.linear_system import LinearSystemSolver, residuals, rows_of_g
-from bilevel.solvers._base.moves import MovedLower
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import KeptPoint, UpperValue, as_evaluation, kept, upper_oracle
 from bilevel.trackers import Storm
@@ -65,17 +64,16 @@ class Recursive(LinearSystemSolver):
         """All directions at (x^k, y^k, v^k), then all moves."""
         refresh_key, coin_key, key = jax.random.split(key, 3)
         samples = problem.draw_upper(key)
-        rate, rates = self.lower_rates(problem, state, rows_of_g(samples))
-        point = kept(self.point(state, rates=rates))
+        state, beta = self.lower_rates(problem, state, rows_of_g(samples))
+        point = kept(self.point(state))
         memory = jax.lax.cond(
             self.refreshes(state, coin_key),
             lambda: self._refreshed(problem, point, refresh_key),
             lambda: self.tracker.update(self._directions(problem), point, state.memory, samples, 0.0)[2],
         )  # (1)
         along: Directions = memory.value
-        v = self.move_v(state.v, along.v, rate)
-        moved = MovedLower(*self.move_lower(state.y, state.lower, along.y, rate), rate, rates)
-        state, info = self.finish(problem, state, moved, as_evaluation(along.upper, self.weights_of_x(state), v))  # (2)
+        seen = as_evaluation(along.upper, self.weights_of_x(state), self.move_v(state.v, along.v, beta))
+        state, info = self.move_x_and_weights(problem, self.move_lower(state, along.y, beta), beta, seen)  # (2)
         return state._replace(memory=memory), info
 
     def with_last_point(self, state: State, last: LastPoint) -> State:

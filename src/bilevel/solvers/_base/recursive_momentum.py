@@ -24,7 +24,6 @@ from bilevel.oracles.upper import Upper
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.estimator import EstimatorSolver
 from bilevel.solvers._base.last_point import LastPoint
-from bilevel.solvers._base.moves import MovedLower
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import LowerPoint, as_evaluation, kept, lower_oracle, upper_oracle
 from bilevel.trackers import Storm
@@ -73,15 +72,15 @@ class RecursiveMomentum(EstimatorSolver):
         lower_key, upper_key = jax.random.split(key)
         momentum = rate_at(self.momentum, state.step)
         rows, samples = problem.draw_lower(lower_key), problem.draw_upper(upper_key)
-        rate, rates = self.lower_rates(problem, state, rows)
+        state, beta = self.lower_rates(problem, state, rows)
         here = LowerPoint(state.x, state.y)
         u, _, lower = Storm().update(lower_oracle(problem), here, state.memory.lower, rows, momentum)  # (1)
-        point = kept(self.point(state, rates=rates))
+        point = kept(self.point(state))
         value, v, upper = self.tracker.update(
             self._tracked(problem), point, state.memory.upper, samples, momentum
         )  # (2)
-        moved = MovedLower(*self.move_lower(state.y, state.lower, u, rate), rate, rates)
-        state, info = self.finish(problem, state, moved, as_evaluation(value, self.weights_of_x(state), v))  # (3), (4)
+        seen = as_evaluation(value, self.weights_of_x(state), v)
+        state, info = self.move_x_and_weights(problem, self.move_lower(state, u, beta), beta, seen)  # (3), (4)
         return state._replace(memory=Memories(lower, upper)), info
 
     def with_last_point(self, state: State, last: LastPoint) -> State:

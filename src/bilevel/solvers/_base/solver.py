@@ -48,34 +48,9 @@ class Solver(abc.ABC):
     def step(self, problem: Any, state: State, key: jax.Array) -> tuple[State, Info]:
         """One step; `key` is new in every step."""
 
-    # Where a run sees some tasks in a step only, a part of it costs as much as looking at all: the driver's loop takes
-    # `visit`, and `settle` where it is due. Together they are `advance`.
-    in_parts: ClassVar[bool] = False
-    sees_fresh_tasks: ClassVar[bool] = False  # whether a step sees new tasks of a distribution, and no others
-
-    def advance(self, problem: Any, state: State, key: jax.Array) -> tuple[State, Info]:
-        """What a run does in a step: `step`, or a step of some of the tasks."""
-        return self.step(problem, state, key)
-
-    def visit(self, problem: Any, state: State, key: jax.Array) -> tuple[State, Info]:
-        """The part of a step that is taken every time."""
-        return self.step(problem, state, key)
-
-    def is_due(self, problem: Any, state: State) -> jax.Array:
-        """Whether `settle` is to follow."""
-        return jnp.array(False)
-
-    def settle(self, problem: Any, state: State) -> State:
-        """The part of a step that is taken where it is due: the move of the weights."""
-        return state
-
-    def moved(self, problem: Any, state: State, key: jax.Array) -> State:
-        """A state that was kept on other devices, for the problem as it is on these; `key` is that of the start."""
-        return state
-
-    def fitted(self, problem: Any, x: Any, y: PerTask[Any]) -> PerTask[Any]:
-        """y at which a run is evaluated: as it is, unless no step moves it, where it is fitted to x from there."""
-        return y
+    def stepper(self) -> Solver:
+        """What a run steps: the solver, or a wrapper that shows it some of the tasks. It is asked for once a run."""
+        return self
 
     @property
     def has_chosen_rates(self) -> bool:
@@ -141,17 +116,17 @@ class Solver(abc.ABC):
 
     def begin(self, problem: Any, x: Any, y: PerTask[Any], *, key: jax.Array, steps: int) -> State:
         """The first state, with what automatic rates need measured, of what is valid."""
-        start = _start_many if problem.size > MANY else _start
-        state = start(self, problem, x, y, key, jnp.asarray(steps, jnp.int32))
-        if not self.measures(state):
+        start, stepper = _start_many if problem.size > MANY else _start, self.stepper()
+        state = start(stepper, problem, x, y, key, jnp.asarray(steps, jnp.int32))
+        if not stepper.measures(state):
             return state
-        return measure(self, problem, state, jax.random.fold_in(key, 2), FIRST_MEASUREMENT)
+        return measure(stepper, problem, state, jax.random.fold_in(key, 2), FIRST_MEASUREMENT)
 
     def outline(self, problem: Any, x: Any, y: Any = None, *, key: jax.Array, steps: int) -> State:
         """What `init` returns, without values: shapes and dtypes, into which a saved state is put."""
         x = initial_point.arrays(x, "x")
         y = problem.starting_y(y, jax.random.fold_in(key, 0))
-        return jax.eval_shape(_start, self, problem, x, y, key, jnp.asarray(steps, jnp.int32))
+        return jax.eval_shape(_start, self.stepper(), problem, x, y, key, jnp.asarray(steps, jnp.int32))
 
     def check_kind(self, problem: Any) -> None:
         """Raises where it is given a problem of another kind than it solves."""

@@ -1,0 +1,297 @@
+"""A solver that sees some of the tasks in a step: their rows are taken out, its own step is taken, they are put back.
+
+What a step estimates, and why it is unbiased: `bilevel.sampling`. A run wraps its solver once, in `SomeTasks`; the
+solver itself knows nothing of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bilevel._core import pytrees
+from bilevel._core.module import part
+from bilevel.oracles.upper import Point
+from bilevel.problem.group import Group, TaskView
+from bilevel.problem.on_devices import own_rows
+from bilevel.problem.per_task import Everywhere, InOrder, PerTask
+from bilevel.problem.problem import Problem
+from bilevel.problem.sources import Sample
+from bilevel.rates.base import Needs, RatesState, curvatures
+from bilevel.rates.scaled import Scaled
+from bilevel.sampling.losses import Owed
+from bilevel.solvers._base import drawing
+from bilevel.solvers._base.bilevel import BilevelSolver
+from bilevel.solvers._base.catching_up import caught_up, steps_at_a_visit
+from bilevel.solvers._base.last_point import LastStep
+from bilevel.solvers._base.rows import Rows
+from bilevel.solvers._base.solver import Solver
+from bilevel.solvers._base.state import Info, State
+from bilevel.weightings import Average
+
+WEIGHTS_POWER = 1.5  # of m / n, which a chosen rate of the weights is multiplied by: see `bilevel.sampling`
+MOVES_PER_ROUND = 8  # moves of the weights in the n / m steps in which a task is visited once
+DRAWING = (
+    2**32 - 1
+)  # folded into a step's key to draw tasks, less the group; the rest is the solver's, as if it saw all
+
+
+class Sampled(NamedTuple):
+    """What sampling carries."""
+
+    urns: Everywhere[Any]
+    parts: jax.Array  # the number of parts, one a device, that the urns are of
+    counted: InOrder[jax.Array]  # how much each task counts in what x descends
+    owed: Owed | None  # None where the weights do not move
+    last: LastStep | None  # None where the solver does not look at it
+
+
+class Seen(NamedTuple):
+    """The tasks of a step."""
+
+    rows: Rows
+    share: jax.Array  # how often each is drawn in a step on average
+
+
+class Ahead(NamedTuple):
+    """What coming steps will draw."""
+
+    places: PerTask[jax.Array]  # of every group, one row a step
+    known: jax.Array  # how many of these steps are known
+    before_move: jax.Array  # how many steps there are before the next move of the weights
+
+
+@part
+class SeenRarely(Scaled):
+    """Rates of tasks whose curvatures may be of long ago: as they are, but for how the curvature is followed."""
+
+    def follow(
+        self, problem: Problem, x: Any, y: PerTask, rows: PerTask[Sample], state: RatesState, stale: bool = False
+    ) -> RatesState:
+        """What is known of these tasks is of their last visit."""
+        return super().follow(problem, x, y, rows, state, stale=True)
+
+
+@part
+class SomeTasks(Solver):
+    """A bilevel solver whose steps see the tasks that its `sampling` draws.
+
+    A step is a `visit`, and where it `is_due` a move of the weights, `settle`. The driver has the two in loops of their
+    own: a condition whether the weights move would copy n numbers in every step.
+    """
+
+    solver: BilevelSolver
+
+    @property
+    def moves_x_first(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """As the solver does."""
+        return self.solver.moves_x_first
+
+    @property
+    def needs(self) -> Needs:
+        """Those of the solver; its direction is noisy."""
+        return self.solver.needs._replace(sampled=True)
+
+    @property
+    def has_chosen_rates(self) -> bool:
+        """As the solver has."""
+        return self.solver.has_chosen_rates
+
+    def counts(self, problem: Problem) -> tuple[int, ...]:
+        """How many tasks a step sees of each group."""
+        return drawing.counts(self.solver.sampling, problem)
+
+    def seen_share(self, problem: Problem) -> float:
+        """The share of the tasks that a step sees."""
+        return sum(self.counts(problem)) / problem.size
+
+    def steps_between(self, problem: Problem) -> int:
+        """The weights move every so many steps."""
+        return max(1, problem.size // (MOVES_PER_ROUND * sum(self.counts(problem))))
+
+    # ------------------------------------------------------------------ starting
+
+    def start(self, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
+        """The first state; what rates are made of is measured on tasks that are drawn."""
+        first, keys = self.solver.first(problem, x, y), self.solver.start_keys(key)
+        first = first._replace(sampling=self.start_sampling(problem, first, jax.random.fold_in(key, 3)))
+        seen = self.draw(problem, first, first.sampling.urns, keys[0])
+        few = few_of(seen, first)
+        point = Point(few.x, few.y, few.weights, PerTask(((),) * len(first.y)))
+        rates = self.solver.rates.init(seen.rows.problem(problem), point, self.needs, keys[0], steps)
+        return self.solver.started(problem, first, spread(rates, problem, seen), keys)
+
+    def start_sampling(self, problem: Problem, state: State, key: jax.Array) -> Sampled:
+        """Full urns, and the table with every task's loss at the start: one look at all tasks."""
+        counted = self.solver.weights_of_x(state)
+        urns = drawing.fill(self.solver.sampling, problem, counted, key)
+        parts = jnp.asarray(drawing.parts(problem), jnp.int32)
+        last = LastStep.start(counted) if self.solver.compares_points else None
+        if not self.solver.weighting.moves:
+            return Sampled(urns, parts, InOrder(counted), None, last)
+
+        def loss(task: TaskView, y: Any, key: jax.Array) -> jax.Array:
+            return task.upper(state.x, y, task.draw_upper(key).upper)
+
+        def of_group(group: Group, y: Any) -> jax.Array:
+            return group.each(loss, y, group.keys(key), block=group.block(group.validation))
+
+        losses = problem.join(PerTask(tuple(of_group(*own) for own in zip(problem.groups, state.y, strict=True))))
+        return Sampled(urns, parts, InOrder(counted), Owed.start(losses.astype(state.weights.dtype)), last)
+
+    def moved(self, problem: Problem, state: State, key: jax.Array) -> State:
+        """A state that was kept on another number of devices, with the urns of these; `key` is that of the start."""
+        carried: Sampled = state.sampling
+        urns = drawing.fill(self.solver.sampling, problem, carried.counted.value, jax.random.fold_in(key, 3))
+        parts = jnp.asarray(drawing.parts(problem), jnp.int32)
+        return state._replace(sampling=carried._replace(urns=urns, parts=parts))
+
+    def measures(self, state: State) -> bool:
+        """Where the rates measure."""
+        return self.solver.measures(state)
+
+    def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Any = 1) -> State:
+        """Measures again what automatic rates need, on tasks that are drawn; halfway to uniform weights, as of all."""
+        seen = self.draw(problem, state, state.sampling.urns, key)
+        few = few_of(seen, state)
+        point = Point(few.x, few.y, (few.weights + 1 / (problem.size * seen.share)) / 2, few.v, curvatures(few.rates))
+        rates = self.solver.rates.refresh(seen.rows.problem(problem), point, few.rates, key, iterations)
+        return state._replace(rates=seen.rows.put(state.rates, few.rates, rates))
+
+    # ------------------------------------------------------------------ drawing
+
+    def draw(self, problem: Problem, state: State, urns: Everywhere[Any], key: jax.Array) -> Seen:
+        """The tasks of a step."""
+        sampling = self.solver.sampling
+        keys = [jax.random.fold_in(key, DRAWING - g) for g in range(len(problem.groups))]
+        groups = zip(problem.groups, urns, self.counts(problem), keys, strict=True)
+        draws = [drawing.draw(sampling, group, urn, state.weights, count, own) for group, urn, count, own in groups]
+        rows = Rows.of(problem, PerTask(tuple(own.places for own in draws)))
+        return Seen(rows, jnp.concatenate([own.share for own in draws]))
+
+    def known_draws(self, problem: Problem, state: State, keys: jax.Array) -> Ahead:
+        """What coming steps draw, with these keys; known are those up to the next but one move of the weights."""
+        carried: Sampled = state.sampling
+        between, owed = self.steps_between(problem), carried.owed
+        keys = keys if owed is None else keys[: 2 * between]
+
+        def places(urns: Everywhere[Any]) -> PerTask[jax.Array]:
+            return jax.lax.map(lambda key: self.draw(problem, state, urns, key).rows.places, keys)
+
+        now, count = places(carried.urns), jnp.asarray(len(keys))
+        if owed is None:
+            return Ahead(now, count, count)
+        later = places(self.refilled(problem, carried.urns, carried.counted.value))
+        left = jnp.maximum(between - owed.steps, 1)
+        first = jnp.arange(len(keys)) < left
+        both = jax.tree.map(lambda a, b: jnp.where(first[:, None], a, b), now, later)
+        return Ahead(both, jnp.minimum(left + between, count), left)
+
+    def refilled(self, problem: Problem, urns: Everywhere[Any], counted: jax.Array) -> Everywhere[Any]:
+        """The urns of tasks that count so much."""
+        return drawing.refill(self.solver.sampling, problem, urns, counted)
+
+    # ------------------------------------------------------------------ the step
+
+    def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
+        """A visit, and the move of the weights where it is due."""
+        state, info = self.visit(problem, state, key)
+        if state.sampling.owed is None:
+            return state, info
+        if self.steps_between(problem) == 1:
+            return self.settle(problem, state), info
+        move = lambda state: self.settle(problem, state)  # noqa: E731
+        return jax.lax.cond(self.is_due(problem, state), move, lambda state: state, state), info
+
+    def visit(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
+        """A step without the move of the weights: x, and what belongs to the tasks that it sees."""
+        carried: Sampled = state.sampling
+        seen = self.draw(problem, state, carried.urns, key)
+        small, last = few_of(seen, state), carried.last
+        start, tasks = small, seen.rows.problem(problem)
+        # With weights that do not move, as they are moved by all that several steps have seen.
+        own = self.solver.replace(weighting=Average())
+        if sum(self.counts(problem)) < problem.size:
+            own = own.replace(rates=SeenRarely(own.rates, 1.0))
+        more = steps_at_a_visit(self.solver, problem.size, tasks.size)
+        if more:
+            start = caught_up(own, tasks, small, key, more)
+        if last is not None:
+            start = self.solver.with_last_point(start, last.of(*seen, carried.counted, state.step))
+            last = last.see(seen.rows, state.step)
+        after, info = own.step(tasks, start, key)
+        after, info = self._slowed(problem, state, after, info)
+        rate, owed, rates = info.weights_rate, carried.owed, after.rates
+        if owed is not None:
+            there = state._replace(weighting=pytrees.index(state.weighting, seen.rows.numbers), rates=rates)
+            there, rate = self.solver.weights_rate(there, info.losses)
+            rates = there.rates
+            rate = rate * (self.seen_share(problem) ** WEIGHTS_POWER if self.solver.needs.weights else 1)
+            owed = owed.see(seen.rows.numbers, seen.share, info.losses, rate)
+        same = {"weights": None, "weighting": None, "sampling": None}
+        whole = seen.rows.put(state._replace(**same), small._replace(**same), after._replace(rates=rates, **same))
+        carried = carried._replace(owed=owed, last=last)
+        whole = whole._replace(weights=state.weights, weighting=state.weighting, sampling=carried)
+        return whole, info._replace(weights_rate=rate, seen=seen.rows.numbers)
+
+    def _slowed(self, problem: Problem, state: State, after: State, info: Info) -> tuple[State, Info]:
+        """With a chosen rate, x goes a part of the way where it looks at a y and a v that are of the last visit.
+
+        They lag behind x by n / m steps then, and x would swing around where they think it is.
+        """
+        solver = self.solver
+        if not (solver.moves_at_once and solver.needs.upper and solver.rates.chooses):
+            return after, info
+        part = self.seen_share(problem)
+        x = jax.tree.map(lambda old, new: old + (part * (new - old)).astype(old.dtype), state.x, after.x)
+        return after._replace(x=x), info._replace(upper_rate=part * info.upper_rate)
+
+    def is_due(self, problem: Problem, state: State) -> jax.Array:
+        """Whether the weights are to move now: every n // (8 m) steps."""
+        owed = state.sampling.owed
+        return jnp.array(False) if owed is None else owed.steps >= self.steps_between(problem)
+
+    def settle(self, problem: Problem, state: State) -> State:
+        """The move of the weights, by what the steps since their last move have seen."""
+        owed: Owed | None = state.sampling.owed
+        if owed is None:
+            return state
+        solver = self.solver
+        weights, weighting = solver.update_weights(state.weights, owed.losses(), state.weighting, owed.rate)
+        before, last = state.sampling.counted, state.sampling.last
+        state = state._replace(weights=weights, weighting=weighting)
+        counted = solver.weights_of_x(state)
+        # By what tasks counted before this move: so the tasks of the steps up to the next move are known before they
+        # begin, and their rows can be read ahead. Any shares give unbiased estimates.
+        urns = self.refilled(problem, state.sampling.urns, before.value)
+        last = None if last is None else last.weigh(before, state.step)
+        return state._replace(sampling=Sampled(urns, state.sampling.parts, InOrder(counted), owed.paid(), last))
+
+
+def few_of(seen: Seen, state: State) -> State:
+    """The state of a problem of these tasks, whose weights make its direction an estimate of that of all."""
+    weights = state.sampling.counted.value[seen.rows.numbers] / seen.share
+    return seen.rows.take(state._replace(weights=None, weighting=None, sampling=()))._replace(
+        weights=weights, weighting=()
+    )
+
+
+def spread(values: Any, problem: Problem, seen: Seen) -> Any:
+    """Rows for all tasks from those of a few; for the others, of numbers the largest, of vectors the first.
+
+    So start curvatures: the few are measured, and the others find their own when they are visited.
+    """
+
+    def group(own: Any, whole: Group) -> Any:
+        one = lambda a: jnp.max(a, axis=0) if a.ndim == 1 else a[0]  # noqa: E731
+        return own_rows(jax.tree.map(lambda a: jnp.broadcast_to(one(a), (whole.size, *a.shape[1:])), own), whole.on)
+
+    def whole(node: Any) -> Any:
+        if not isinstance(node, PerTask):
+            return node
+        return PerTask(tuple(group(own, g) for own, g in zip(node, problem.groups, strict=True)))
+
+    filled = jax.tree.map(whole, values, is_leaf=lambda node: isinstance(node, PerTask))
+    return seen.rows.put(filled, filled, values)
