@@ -13,8 +13,8 @@ import bilevel as bl
 from bilevel._core.module import part
 from bilevel.problem.per_task import InOrder, PerTask
 from bilevel.sampling.base import Draw, Sampling
-from bilevel.solvers._base.rows import Rows
 from bilevel.solvers._base.state import Halves
+from bilevel.solvers._base.task_subset import Rows
 from bilevel.testing import check_solver
 from bilevel.testing.common import Setting, make
 from bilevel.testing.solvers import CompiledRun

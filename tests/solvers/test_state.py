@@ -10,8 +10,8 @@ import pytest
 
 import bilevel as bl
 from bilevel.problem.per_task import InOrder, PerTask
-from bilevel.solvers._base.chosen import Chosen
 from bilevel.solvers._base.state import Halves
+from bilevel.solvers._base.task_subset import Chosen
 from bilevel.testing.common import Setting, make
 from bilevel.trackers import Momentum, Storm
 

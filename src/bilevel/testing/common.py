@@ -1,15 +1,4 @@
-"""What the suites share: comparing pytrees, precisions, other values of the same part.
-
-Keys of a generator that compiles quickly.
-
-JAX's own generator, threefry, is nearly half of what XLA compiles of a small step: every split, fold and draw
-is a loop of its own. The suites ask only that different keys give different numbers, and for means over a thousand
-draws; a hash of two multiplications does that. A key is two words, as threefry's, so that its data can be wrapped.
-
-Reference: Wellons, "Prospecting for hash functions", 2018 (lowbias32).
-
-Small problems of every kind, for solvers to be checked on.
-"""
+"""What the suites share: comparisons of pytrees, keys that compile quickly, and small problems of every kind."""
 
 from __future__ import annotations
 
@@ -42,7 +31,7 @@ PRECISIONS = (jnp.float32, jnp.float64)
 
 @contextlib.contextmanager
 def precision(dtype: DTypeLike) -> Iterator[None]:
-    """JAX is set to this dtype as its default inside, and as it was afterwards."""
+    """A scope in which this dtype is JAX's default."""
     where = jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")  # in older versions
     with where.enable_x64(jnp.dtype(dtype) == jnp.float64):
         yield
@@ -86,7 +75,7 @@ def require_close(what: str, got: object, wanted: object, ulps: float = 64) -> N
 
 
 def other_values(part: T) -> T:
-    """The part with every floating-point number halved, in leaves and in fields that are structure."""
+    """The part with every floating-point number halved, in leaves and in static fields."""
 
     def halve(leaf: jax.Array) -> jax.Array:
         return leaf / 2 if jnp.issubdtype(jnp.result_type(leaf), jnp.floating) else leaf
@@ -98,11 +87,20 @@ def other_values(part: T) -> T:
     return replace(halved, **static) if static else halved
 
 
+# ------------------------------------------------------------------ keys
+
 GOLDEN = np.uint32(0x9E3779B9)  # 2^32 / golden ratio: multiples of it are far apart
 
 
 def quick_key(seed: int | jax.Array) -> jax.Array:
-    """A key of the generator that compiles quickly."""
+    """A key of a generator that compiles quickly.
+
+    JAX's own generator, threefry, is nearly half of what XLA compiles of a small step: every split, fold and draw is a
+    loop of its own. The suites ask only that different keys give different numbers, and for means over a thousand
+    draws; a hash of two multiplications does that. A key is two words, as threefry's, so that its data can be wrapped.
+
+    Reference: Wellons, "Prospecting for hash functions", 2018 (lowbias32).
+    """
     return jax.random.key(seed, impl=QUICK)
 
 
@@ -129,7 +127,7 @@ def _bits(key: jax.Array, width: int, shape: Sequence[int]) -> jax.Array:
 
 
 def _split(key: jax.Array, shape: Sequence[int]) -> jax.Array:
-    # Hashed first: what a key draws are not the keys that it splits into.
+    # Hashed first, so that a key does not draw the keys that it splits into.
     return _bits(_hash(key ^ GOLDEN), 32, (*shape, 2))
 
 
@@ -137,6 +135,8 @@ QUICK = define_prng_impl(
     key_shape=(2,), seed=_seeded, split=_split, random_bits=_bits, fold_in=_folded, name="quick", tag="quick"
 )
 
+
+# ------------------------------------------------------------------ small problems
 
 KINDS = (Problem, MinMaxProblem, MultiBlockProblem)
 ROWS = (20, 30, 25, 30, 20)  # training rows of every task: sizes differ inside a group
@@ -152,12 +152,12 @@ class Example(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """Which example is wanted.
+    """Choice of an example.
 
     Attributes:
         kind: the kind of problem.
         order: of the tasks.
-        noise: how far rows differ; with 0 all rows of a task are alike, so that no batch differs from another.
+        noise: how far rows differ; with 0 all rows of a task are alike, and so are all batches.
         batch: rows in a batch; None = all the data.
     """
 
@@ -168,7 +168,7 @@ class Setting(NamedTuple):
 
 
 def make(setting: Setting, dtype: DTypeLike) -> Example:
-    """Five tasks in two groups whose places alternate, under a box that leaves one entry of x no room at all."""
+    """Five tasks in two groups whose places alternate, under a box that leaves one entry of x no room."""
     tasks = _example_tasks(setting, dtype)
     high = jnp.asarray([BOX[1], BOX[1], 0.0], dtype)
     box = Product({"w": Box(-high, high), "b": Unconstrained()})

@@ -1,9 +1,4 @@
-"""What every constraint must do.
-
-What every weighting must do.
-
-What every estimator must do.
-"""
+"""What every constraint, every weighting and every estimator of hypergradients must do."""
 
 from __future__ import annotations
 
@@ -39,6 +34,8 @@ from bilevel.testing.common import (
 from bilevel.weightings.base import Weighting
 
 X = TypeVar("X")
+# ------------------------------------------------------------------ constraints
+
 POINTS = 12
 SIZES = (0.1, 1.0, 10.0)  # of the points: near the example, and far outside of most sets
 
@@ -109,7 +106,7 @@ def _vector(x: object) -> np.ndarray:
 
 
 def _check_distances(name: str, points: list[X], projected: list[X]) -> None:
-    """Non-expansive, and the nearest among the members at hand, which are the other points' projections."""
+    """The projection is non-expansive, and nearer than the other members at hand: the other points' projections."""
     eps = float(jnp.finfo(jax.tree.leaves(points[0])[0].dtype).eps)
     vectors, members = [_vector(x) for x in points], [_vector(p) for p in projected]
     scale = 1 + max(np.abs(v).max(initial=0) for v in (*vectors, *members))
@@ -129,7 +126,7 @@ def _check_distances(name: str, points: list[X], projected: list[X]) -> None:
 def _check_transformed(
     name: str, project: Callable, constraint: Constraint, points: list[X], projected: list[X]
 ) -> None:
-    """vmap gives the same; the gradient of half the squared distance is the way from the projection to the point."""
+    """vmap gives the same; the gradient of half the squared distance is x - project(x)."""
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *points)
     batched = jax.vmap(project, in_axes=(None, 0))(constraint, stacked)
     together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *projected)
@@ -142,6 +139,8 @@ def _check_transformed(
     way = jax.tree.map(lambda x, p: x - p, stacked, together)
     require_close(f"{name}: the gradient of half the squared distance is not x - project(x)", slopes, way, ulps=1e3)
 
+
+# ------------------------------------------------------------------ weightings
 
 UPDATES = 12
 RATES = (1e-3, 0.3, 50.0)  # the last one throws weights onto the boundary
@@ -245,9 +244,9 @@ def _check_update_traces(name: str, weighting: Weighting, first: _WeightingState
 
 
 def _check_update_is_pure(name: str, weighting: Weighting, seen: _WeightingState, losses: jax.Array) -> None:
-    """The same input gives the same output, and stays as it was."""
+    """The same input gives the same output, and is not changed."""
     before = jax.tree.map(np.array, (weighting, seen))
-    # Compiled twice from two traces, so that what Python remembers between them shows.
+    # Compiled from two traces, so that memory in Python between them shows.
     once, twice = (_counted_step()[0](weighting, seen, losses, 0.3) for _ in range(2))
     same = jax.tree.map(np.array_equal, before, (weighting, seen))
     require(all(jax.tree.leaves(same)), f"{name}: update is not pure: it changes its input.")
@@ -255,7 +254,7 @@ def _check_update_is_pure(name: str, weighting: Weighting, seen: _WeightingState
 
 
 def _check_batched(name: str, weighting: Weighting, step: Callable, seen: _WeightingState, losses: jax.Array) -> None:
-    """A batch of losses gives what they give one by one."""
+    """A batch of losses gives the same as the losses one by one."""
     batched = jax.vmap(step, in_axes=(None, None, 0, None))(weighting, seen, losses, 0.3)
     single = [step(weighting, seen, row, 0.3) for row in losses]
     require_close(
@@ -278,15 +277,17 @@ def _check_symmetric(
     require_close(f"{name}: permuting tasks of equal weight does not permute what update gives", got, wanted)
 
 
-SETTLE = 200  # calls of `prepare` until what is tracked has settled
-DRAWS = 1000  # over which estimates that are random are averaged
+# ------------------------------------------------------------------ estimators
+
+SETTLE = 200  # calls of `prepare` until tracked values settle
+DRAWS = 1000  # that random estimates are averaged over
 ROUNDING = 4096  # units in the last place that are allowed for rounding
 CURVATURE = 2.0  # the largest of the lower problems; the smallest is 1
 LOWER_STEPS = 60  # for estimators that differentiate through them
 
 
 class _Estimate(NamedTuple):
-    """What an estimator makes of a point, once it has settled."""
+    """An estimate at a point, once the estimator has settled."""
 
     losses: jax.Array  # the surrogates' last values
     gradient: Any  # the surrogates' mean gradients, one per task
@@ -342,9 +343,9 @@ def _check_estimator_in(estimator: Hypergradient, tolerance: float, dtype: DType
         found = jax.tree.map(lambda a, k=k: a[k], together)
         _check_point(name, problem, x, found, tolerance, estimator.value_error)
     if dtype == PRECISIONS[0]:
-        return  # what follows does not depend on the dtype, and compiles again
+        return  # the rest does not depend on the dtype, and would compile again
     traces.clear()
-    alone = compiled(estimate)  # traced again: what Python remembers of the first time would show too
+    alone = compiled(estimate)  # traced again, so that memory in Python shows too
     found = alone(estimator, points[0])
     first = jax.tree.map(lambda a: a[0], together)
     require_close(f"{name}: under vmap and without, or called again, it is not the same", found, first, ulps=ROUNDING)
@@ -353,7 +354,7 @@ def _check_estimator_in(estimator: Hypergradient, tolerance: float, dtype: DType
 
 
 def _check_estimator_shapes(name: str, estimator: Hypergradient, problem: Problem, x: Any) -> None:
-    """`prepare` keeps what the state is made of, and the surrogate is a scalar whose gradient is like x."""
+    """`prepare` keeps the structure of the state, and the surrogate is a scalar whose gradient is like x."""
 
     def states(x: Any) -> tuple[PerTask[Any], PerTask[Any]]:
         upper, point, samples = *_oracle(estimator, problem, x), problem.draw_upper(jax.random.key(0))
@@ -395,7 +396,7 @@ def _check_point(
 
 
 def _oracle(estimator: Hypergradient, problem: Problem, x: Any) -> tuple[Upper, Point]:
-    """At y*(x); the estimator gets the curvature and lower steps only where it needs them."""
+    """The oracle and its point at y*(x). The estimator gets curvature and lower steps only if it needs them."""
     y, dtype = _solved(problem, x), jnp.result_type(*jax.tree.leaves(x))
     curvature = problem.fill(CURVATURE, dtype) if estimator.needs_curvature else None
     upper = Upper(problem, estimator, _replay(y, problem, dtype) if estimator.needs_replay else None)
@@ -403,7 +404,7 @@ def _oracle(estimator: Hypergradient, problem: Problem, x: Any) -> tuple[Upper, 
 
 
 def _estimate(estimator: Hypergradient, problem: Problem, x: Any, key: jax.Array) -> _Estimate:
-    """What an estimator says at y*(x), after many steps."""
+    """The mean estimate at y*(x), after many steps."""
     upper, point = _oracle(estimator, problem, x)
     first = upper.init(point, problem.draw_upper(key))
 
@@ -426,7 +427,7 @@ def _replay(y: PerTask[Any], problem: Problem, dtype: DTypeLike) -> Replay:
     return Replay(steps, optax.sgd, LOWER_STEPS)
 
 
-# ------------------------------------------------------------------ the tasks
+# ------------------------------------------------------------------ the tasks of estimators
 
 
 def _quadratics(dtype: DTypeLike) -> Problem:

@@ -35,13 +35,13 @@ from bilevel.testing.common import (
 
 STEPS = 25
 SWAPPED = (2, 3, 0, 1, 4)  # another order of the tasks, of the same shapes
-# How near a run in float32 must be to that in float64, and runs that differ in the order of sums only.
+# Tolerances: `close` for a run in float32 against float64, `equal` for runs that differ in the order of sums only.
 close = functools.partial(np.allclose, rtol=0, atol=1e-3)
 equal = functools.partial(np.allclose, rtol=1e-9, atol=1e-12)
 
 
 class Trajectory(NamedTuple):
-    """What a run went through, step by step."""
+    """A run, step by step."""
 
     x: Any
     weights: jax.Array
@@ -49,7 +49,7 @@ class Trajectory(NamedTuple):
 
 
 class FinishedRun(NamedTuple):
-    """A run."""
+    """The last state of a run, and its trajectory."""
 
     last: State
     path: Trajectory
@@ -60,7 +60,7 @@ class CompiledRun:
 
     def __init__(self, solver: Solver):
         self.solver, self.traces = solver, 0
-        # Unoptimised: these runs are short, and compiling them is what takes time.
+        # Unoptimised: these runs are short, and compiling takes most of the time.
         self.compiled = jax.jit(self._run, compiler_options={"xla_backend_optimization_level": 0})
 
     def __call__(self, example: Example, key: int = 1, solver: Solver | None = None) -> FinishedRun:
@@ -119,7 +119,7 @@ def check_solver(solver: Solver) -> None:
 
 @contextlib.contextmanager
 def _structure_checked(solver: Solver, example: Example) -> Iterator[None]:
-    """Where a run cannot be compiled, says what is wrong with a step."""
+    """A scope that explains what is wrong with a step where a run cannot be compiled."""
     try:
         yield
     except (AttributeError, TypeError):
@@ -141,7 +141,7 @@ def _check_structure(solver: Solver, example: Example) -> None:
 
 
 def _check_state(solver: Solver, example: Example, ran: FinishedRun) -> None:
-    """x and y are what the run started from, and the state says what belongs to tasks."""
+    """x and y keep their structure, and the state says what belongs to tasks."""
     (problem, x, y), last, info = example, ran.last, ran.path.info
     require(isinstance(last, State), f"{solver}: start returned a {type(last).__name__}: it needs a bl.State.")
     require(isinstance(info, Info), f"{solver}: step reports a {type(info).__name__}: it needs a bl.Info.")
@@ -218,7 +218,7 @@ def _check_keys(runner: CompiledRun, example: Example, ran: FinishedRun) -> None
 
 
 def _check_file(solver: Solver, state: State) -> None:
-    """All of a state is arrays that a file gives back as they were."""
+    """A state consists of arrays that come back from a file unchanged."""
     leaves = jax.tree.leaves(state)
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         is_plain = isinstance(leaf, jax.Array) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -298,7 +298,7 @@ def _moves_weights(solver: Solver) -> bool:
 
 
 def _without_rates(solver: Any) -> dict[str, Any]:
-    """The options with which every rate is chosen."""
+    """The options with which the solver chooses every rate."""
     options = dict.fromkeys(field_names(solver) & {"upper_lr", "lower_lr"})
     weighting = getattr(solver, "weighting", None)
     return options | ({"weighting": replace(weighting, lr=None)} if "lr" in field_names(weighting) else {})
