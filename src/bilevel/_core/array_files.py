@@ -5,8 +5,12 @@ texts: `bilevel`, a JSON document, and `sha256`, the checksum of that document a
 
 A file is not trusted. Its header is checked against the file's real length before memory is taken for the arrays, so
 that nothing larger than the file is ever allocated; names in it are only ever names of arrays, never of files. A
-checksum finds damage, not malice: whoever writes a file can write its checksum. So what the document says is checked
-too, by `documents.Fields`.
+checksum finds damage, not malice: whoever writes a file can write its checksum. So the content of the document is
+checked too, by `documents.Fields`.
+
+The safetensors library makes most of these checks of a header itself, but only on a whole file in memory that it copies
+once more (`deserialize`), or on a file that it maps by path (`safe_open`) and that kills this process by a signal if
+another one cuts it short; so the header is read here.
 """
 
 from __future__ import annotations
@@ -29,16 +33,14 @@ Arrays = Mapping[str, np.ndarray]
 
 LONGEST_HEADER = 100_000_000  # bytes, as in the safetensors library
 
-# The names of types in a header. Those that numpy does not have are kept as bits, see `encode`.
+# The names of types in a header. Types that numpy does not have are kept as bits, see `encode`.
 _TYPES = {
     **{f"F{8 * size}": np.dtype(f"<f{size}") for size in (2, 4, 8)},
     **{f"{kind}{8 * size}": np.dtype(f"<{kind.lower()}{size}") for kind in "IU" for size in (1, 2, 4, 8)},
     "BOOL": np.dtype(bool),
     "C64": np.dtype("<c8"),
 }
-
-
-# Those that JAX adds, by name: bfloat16, float8_e4m3fn, int4, ...
+# Types that JAX adds, by name: bfloat16, float8_e4m3fn, int4, ...
 _ADDED = {
     name: np.dtype(kind)
     for name, kind in vars(ml_dtypes).items()
@@ -47,27 +49,27 @@ _ADDED = {
 
 
 class Kind(NamedTuple):
-    """What a file is of, and the words that errors name it by."""
+    """A kind of file, and the words for it in errors."""
 
-    format: str  # what its document says
+    format: str  # the name in its document
     reader: str  # the function that the user called
-    writer: str  # and the one that writes such files
+    writer: str  # the function that writes such files
     version: int = 1  # a higher one is refused
 
 
 class Content(NamedTuple):
-    """What a file holds."""
+    """The content of a file."""
 
     document: dict[str, Any]
     arrays: Arrays
 
 
 def encode(kind: Kind, document: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
-    """The bytes of a file; the document needs "made with", the versions of what wrote it."""
+    """The bytes of a file. The document needs "made with", the versions of the software that writes it."""
     from safetensors.numpy import save
 
     own = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    # bfloat16, float8 and the like are not numpy's own types: their bits are stored, with their names in the document.
+    # Types such as bfloat16 are not numpy's own: their bits are stored, and their names are in the document.
     foreign = {name: array.dtype.name for name, array in own.items() if array.dtype.isbuiltin != 1}
     own |= {name: own[name].view(f"u{own[name].dtype.itemsize}") for name in foreign}
     whole = {"format": kind.format, "version": kind.version, **document, "dtypes": foreign}
@@ -96,14 +98,14 @@ def read(path: FilePath, kind: Kind) -> Content:
 
 
 def format_of(path: FilePath, where: str) -> object:
-    """What a file says that it is of; whether that is true, `read` finds out."""
+    """The format that a file claims to have; `read` finds out whether that is true."""
     with open_regular(path, where) as file, _damage(where):
         document = documents.parse(_Header.read(file).metadata.get("bilevel", "{}"))
         return document.get("format") if isinstance(document, dict) else None
 
 
 class _Header:
-    """What a file says of its arrays; every number in it has been compared with the length of the file."""
+    """The header of a file; every number in it has been checked against the length of the file."""
 
     def __init__(self, entries: dict[str, Any], size: int):
         self.size = size
@@ -119,7 +121,7 @@ class _Header:
 
     @classmethod
     def read(cls, file: BinaryIO) -> _Header:
-        """The header of a file, which is left where the arrays begin."""
+        """Reads the header; the file is then at the beginning of the arrays."""
         size = os.fstat(file.fileno()).st_size - 8
         length = int.from_bytes(file.read(8), "little")
         if length > size:
@@ -140,7 +142,7 @@ class _Header:
 
 
 class _Entry(NamedTuple):
-    """One array of a header: its type, its shape, and its first byte and the one behind its last."""
+    """One array of a header: type, shape, first byte and the byte after its last."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -149,7 +151,7 @@ class _Entry(NamedTuple):
 
     @classmethod
     def of(cls, name: str, entry: Any) -> _Entry:
-        """From JSON."""
+        """Reads an entry from JSON."""
         if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
             raise ValueError(f"array {shown(name)} is described by {shown(entry)}")
         dtype, shape, ends = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -165,7 +167,7 @@ class _Entry(NamedTuple):
         return cls(_TYPES[dtype], tuple(shape), *ends)
 
     def array(self, data: bytearray) -> np.ndarray:
-        """The array in the bytes behind the header."""
+        """The array in the bytes after the header."""
         raw = np.frombuffer(data, np.uint8, self.end - self.start, self.start)
         if self.dtype == bool and np.any(raw > 1):
             raise ValueError("a truth value is neither 0 nor 1")
@@ -194,14 +196,14 @@ def _check_version(fields: documents.Fields, kind: Kind) -> None:
 
 
 def _check_memory(size: int, where: str) -> None:
-    """A file may be longer than it is on disk, by holes in it: there is no limit to what it asks for."""
+    """A file with holes may be longer than its disk: there is no limit to what it can ask for."""
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else size
     if size > available:
         raise ValueError(f"{where}: it has {size / 1e9:.1f} GB and this machine has {available / 1e9:.1f} GB.")
 
 
 def _foreign(fields: documents.Fields, arrays: Arrays) -> dict[str, np.ndarray]:
-    """The arrays whose types numpy does not have."""
+    """The arrays of types that numpy does not have."""
     own = {}
     for name, dtype in fields.mapping("dtypes").items():
         kind = _ADDED.get(dtype) if isinstance(dtype, str) else None
@@ -221,7 +223,7 @@ def _checksum(text: str, arrays: Arrays) -> str:
 
 @contextlib.contextmanager
 def _damage(where: str) -> Iterator[None]:
-    """Reports what is wrong with the bytes of a file."""
+    """Turns any error into one that says that the file is damaged."""
     try:
         yield
     except (ValueError, TypeError, RecursionError, MemoryError) as error:

@@ -1,4 +1,4 @@
-"""Factorisations of matrices. Under `vmap` they go one matrix after the other on a CPU, and batched elsewhere.
+"""Factorisations of matrices. Under `vmap` they are done one by one on a CPU, and batched elsewhere.
 
 Batched ones run in the threads of the compiled program itself and wait for each other there: two programs at once, each
 with its batch of matrices of a hundred rows, deadlock on a CPU (seen with jaxlib 0.10: solve, Cholesky, triangular
@@ -22,7 +22,7 @@ SMALL = 24  # rows up to which elimination by plain operations is faster
 
 
 def _in_turn(function: Callable[..., Any], small: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """`function`, whose `vmap` on a CPU is a loop; of small matrices that of `small`, where there is one."""
+    """`function` with a `vmap` that is a loop on a CPU, or for small matrices the `vmap` of `small` if given."""
 
     @jax.custom_batching.custom_vmap
     def called(*arguments: jax.Array) -> Any:

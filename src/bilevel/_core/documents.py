@@ -1,4 +1,4 @@
-"""JSON that is not trusted: read without surprises, and looked at field by field."""
+"""JSON that is not trusted: parsed strictly, and checked field by field."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bilevel._core import values
 
 
 def parse(text: str | bytes) -> Any:
-    """A JSON text; a ValueError where it is none, names a key twice, or is nested too deeply.
+    """Parses a JSON text; a ValueError if it is no JSON, has a key twice, or is nested too deeply.
 
     >>> parse('{"a": 1, "a": 2}')
     Traceback (most recent call last):
@@ -26,7 +26,7 @@ def parse(text: str | bytes) -> Any:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(found) < len(pairs):  # readers differ in which of the two they take
+    if len(found) < len(pairs):  # readers differ in which one they take
         twice, _ = collections.Counter(key for key, _ in pairs).most_common(1)[0]
         raise ValueError(f"the key {twice!r:.80} is there twice")
     return found
@@ -37,7 +37,7 @@ class Fields:
 
     Args:
         document: what `parse` returned.
-        where: what errors begin with, such as "load('a.safetensors')".
+        where: the beginning of errors, such as "load('a.safetensors')".
 
     >>> Fields({"steps": "many"}, "load('a')").whole("steps")
     Traceback (most recent call last):
@@ -53,7 +53,7 @@ class Fields:
         return name in self.document
 
     def take(self, name: str, fits: Callable[[Any], bool], needs: str) -> Any:
-        """A field that fits."""
+        """A field; an error unless it fits."""
         if name not in self.document:
             raise ValueError(f"{self.where}: its document is wrong: {name!r} is missing, and it needs {needs}.")
         value = self.document[name]
@@ -62,7 +62,7 @@ class Fields:
         return value
 
     def wrong(self, name: str, value: object, needs: str) -> ValueError:
-        """The error to raise of a field."""
+        """The error about a field."""
         return ValueError(f"{self.where}: its document is wrong: {name!r} is {shown(value)}, and it needs {needs}.")
 
     def text(self, name: str) -> str:
@@ -96,7 +96,7 @@ class Fields:
 
 
 def shown(value: object) -> str:
-    """A value in an error: not all of it, as it may have any length and depth.
+    """A value for an error message, shortened, as it may have any length and depth.
 
     >>> shown(["a", [[[[[[[1]]]]]]]])
     "['a', [[[[[[...]]]]]]]"
@@ -105,7 +105,7 @@ def shown(value: object) -> str:
 
 
 def is_text(value: object) -> bool:
-    """Whether it is a text that can be written again; JSON can spell halves of characters, which cannot."""
+    """Whether it is a text that can be encoded; JSON can have halves of characters, which cannot."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:

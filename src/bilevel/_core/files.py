@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and files that are read without being trusted."""
+"""Writing files whole or not at all, and reading files that are not trusted."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _FLAGS = ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")  # where the system
 
 @contextlib.contextmanager
 def open_regular(path: FilePath, where: str) -> Iterator[BinaryIO]:
-    """Opens a regular file to read it. A link that the user made is followed; what it leads to must be regular too.
+    """Opens a regular file for reading. Links are followed, and must lead to a regular file.
 
-    A pipe would wait for ever and a device may be without end, or do something when it is opened: so what is there is
-    looked at before it is opened, and again after, lest it was exchanged in between.
+    Opening a pipe would wait for ever, and a device may be endless or do something when it is opened. So the file is
+    checked before it is opened, and again after, in case it was exchanged in between.
 
     Args:
         path: of the file.
-        where: what errors begin with, such as "load('a.safetensors')".
+        where: the beginning of errors, such as "load('a.safetensors')".
     """
     check_path(path, where)
     try:
@@ -39,7 +39,7 @@ def open_regular(path: FilePath, where: str) -> Iterator[BinaryIO]:
     except PermissionError as error:
         raise PermissionError(f"{where}: there is no permission to read it.") from error
     except OSError as error:
-        if error.errno is None:  # raised here, in words already
+        if error.errno is None:  # our own, already in words
             raise
         raise OSError(f"{where}: it cannot be read ({error.strerror}).") from error
 
@@ -54,7 +54,7 @@ def read_regular(path: FilePath, where: str, most: int) -> bytes:
 
 
 def check_component(name: object, what: str) -> None:
-    """A ValueError unless a name can be that of a file or folder inside another, and leads nowhere else.
+    """A ValueError unless a name can be that of a file or folder inside another one.
 
     >>> check_component("../secrets", "method")
     Traceback (most recent call last):
@@ -81,11 +81,11 @@ def _check_regular(found: os.stat_result, where: str) -> None:
 
 
 def target_file(path: FilePath, where: str) -> Path:
-    """Where `write_whole` is to write a file, if it can be written; the target of a link, not the link, is replaced.
+    """The path for `write_whole`; raises if it cannot be written. Of a link the target is replaced, not the link.
 
     Args:
         path: of the file.
-        where: what errors begin with, such as "report('page.html')".
+        where: the beginning of errors, such as "report('page.html')".
     """
     check_path(path, where)
     target = Path(os.path.realpath(path))
@@ -93,14 +93,14 @@ def target_file(path: FilePath, where: str) -> Path:
         raise IsADirectoryError(f"{where}: it is a directory, and this writes one file.")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{where}: there is no directory {str(target.parent)!r}.")
-    # Renaming would replace what is write-protected all the same.
+    # Renaming a new file onto this one would succeed even if it is write-protected.
     if target.exists() and not (target.is_file() and os.access(target, os.W_OK)):
         raise PermissionError(f"{where}: what is there is write-protected or not a regular file.")
     return target
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replaces a file in one step: whatever happens, the old file or the new one is there, complete.
+    """Replaces a file in one step: whatever happens, either the old or the new file is there, complete.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -108,7 +108,9 @@ def write_whole(path: Path, content: bytes) -> None:
     ...     [(path.name, path.read_bytes()) for path in Path(folder).iterdir()]
     [('a.txt', b'text')]
     """
-    temporary = path.with_name(f".bilevel-{secrets.token_hex(8)}.tmp")  # beside it: a rename must not cross disks
+    temporary = path.with_name(
+        f".bilevel-{secrets.token_hex(8)}.tmp"
+    )  # in the same folder, as a rename must not cross disks
     try:
         with open(temporary, "xb") as file:
             file.write(content)
@@ -123,7 +125,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes a new name outlast a power failure, where the system has a way to."""
+    """Makes a new name survive a power failure, if the system can."""
     if os.name == "nt":
         return
     descriptor = os.open(directory, os.O_RDONLY)

@@ -1,24 +1,8 @@
-"""Linear algebra on pytrees, by products alone: power iteration and conjugate gradients.
+"""Linear algebra on pytrees by products alone, second derivatives of a task's losses, and a quasi-Newton matrix.
 
 `jax.scipy.sparse.linalg.cg` fails under two `vmap`s where y has several leaves (it moves them to the device in one
 operation that wants them batched along one axis). Nothing here is differentiated through a solve, so that what
 lineax adds (derivatives of solves, many solvers) is not needed, and its import is saved.
-
-The derivatives of one task's losses that estimators are made of.
-
-Notation: A = d2g/dy2 (the lower Hessian), J = d2g/dxdy; `lower` is g(x, y, sample).
-
-A limited-memory quasi-Newton matrix: what the last moves tell about the curvature of a function.
-
-H ~ (second derivatives)^-1 is kept as the last moves s and the changes u of the slope along them, and applied by the
-two-loop recursion. It stays positive where the function bends down: there u is replaced by a mixture with H^-1 s, the
-change that was expected (Powell's damping). A step s = -t H g has it for nothing: it is -t g.
-
-`optax.lbfgs` has the recursion inside of an optimiser of one function with its own line search; a minimax step needs H
-itself, applied to the slopes of several tasks.
-
-References: Nocedal, "Updating quasi-Newton matrices with limited storage", 1980; Powell, "Algorithms for nonlinear
-constraints that use Lagrangian functions", 1978.
 """
 
 from __future__ import annotations
@@ -34,10 +18,18 @@ from jax.flatten_util import ravel_pytree
 from bilevel._core import pytrees
 
 V = TypeVar("V")
+X = TypeVar("X")
+Y = TypeVar("Y")
+Lower = Callable[[Any, Y, Any], jax.Array]  # g, a function of (x, y, sample)
+
+DAMPED = 0.2  # share of the expected curvature that a pair must show at least
+
+
+# ------------------------------------------------------------------ power iteration and conjugate gradients
 
 
 class Stretch(NamedTuple, Generic[V]):
-    """By how much a linear map stretches a vector, and the image, scaled to length 1."""
+    """The factor by which a linear map stretches a vector, and the image scaled to length 1."""
 
     value: jax.Array
     vector: V
@@ -51,7 +43,7 @@ def stretch(product: Callable[[V], V], vector: V) -> Stretch[V]:
 
 
 def power_iteration(product: Callable[[V], V], start: V, iterations: int | jax.Array) -> Stretch[V]:
-    """The largest stretch of a symmetric map, from below, and the direction it lies in."""
+    """The largest stretch of a symmetric map, approached from below, and its direction."""
     first = Stretch(jnp.zeros((), optax.tree.norm(start).dtype), start)
     return jax.lax.fori_loop(0, iterations, lambda _, found: stretch(product, found.vector), first)
 
@@ -89,9 +81,8 @@ def conjugate_gradient(
     return jax.lax.while_loop(unfinished, step, first)[0]
 
 
-X = TypeVar("X")
-Y = TypeVar("Y")
-Lower = Callable[[Any, Y, Any], jax.Array]  # of (x, y, sample)
+# ------------------------------------------------------------------ derivatives
+# Notation: A = d2g/dy2 (the lower Hessian), J = d2g/dxdy.
 
 
 def hessian_product(lower: Lower[Y], x: object, y: Y, v: Y, sample: object) -> Y:
@@ -112,22 +103,34 @@ class Second(NamedTuple):
 
 
 def second(lower: Lower[Y], x: object, y: Y, sample: object) -> Second:
-    """A and J, whole: d_y^2 and d_x d_y numbers."""
+    """A and J as whole matrices: d_y^2 and d_x d_y numbers."""
     flat, unravel = ravel_pytree(y)
     slope = lambda x, flat: jax.grad(lambda f: lower(x, unravel(f), sample))(flat)  # noqa: E731
     return Second(jax.jacfwd(slope, argnums=1)(x, flat), jax.jacrev(slope)(x, flat))
 
 
 def largest_curvature(lower: Lower[Y], x: object, y: Y, sample: object, iterations: int = 20) -> Stretch[Y]:
-    """The largest curvature of g in y by power iteration, and the direction it lies in."""
+    """The largest curvature of g in y by power iteration, and its direction."""
     return power_iteration(lambda v: hessian_product(lower, x, y, v, sample), pytrees.generic(y), iterations)
 
 
-DAMPED = 0.2  # of the expected curvature, what a pair must show at least
+# ------------------------------------------------------------------ a limited-memory quasi-Newton matrix
 
 
 class Curvature(NamedTuple):
-    """The last moves, oldest first; a pair that is not there yet is zero."""
+    """What the last moves tell about the curvature of a function: H ~ (second derivatives)^-1.
+
+    H is kept as the last moves s and the changes u of the slope along them, oldest first (pairs that do not exist yet
+    are zero), and applied by the two-loop recursion. It stays positive where the function bends down: there u is
+    replaced by a mixture with H^-1 s, the change that was expected (Powell's damping). For a step s = -t H g that
+    change is -t g and costs nothing.
+
+    `optax.lbfgs` has the recursion inside an optimiser of one function with its own line search; a minimax step needs H
+    itself, applied to the slopes of several tasks.
+
+    References: Nocedal, "Updating quasi-Newton matrices with limited storage", 1980; Powell, "Algorithms for nonlinear
+    constraints that use Lagrangian functions", 1978.
+    """
 
     moves: jax.Array  # s, (memory, d)
     changes: jax.Array  # u, (memory, d)
@@ -135,7 +138,7 @@ class Curvature(NamedTuple):
 
     @classmethod
     def unknown(cls, size: int, memory: int, scale: jax.Array) -> Self:
-        """No pairs yet."""
+        """H without pairs."""
         nothing = jnp.zeros((memory, size), scale.dtype)
         return cls(nothing, nothing, scale)
 
@@ -158,13 +161,13 @@ class Curvature(NamedTuple):
         return jax.lax.scan(back, self.scale * vector, (*pairs, shares))[0]
 
     def learn(self, move: jax.Array, change: jax.Array, expected: jax.Array, rescale: bool = True) -> Curvature:
-        """The same with one pair more; a move of nothing adds none.
+        """H with one more pair; a move of length 0 adds none.
 
         Args:
             move: s.
-            change: u, of the slope along it.
-            expected: H^-1 s, with which a change that shows too little curvature is mixed.
-            rescale: whether its curvature becomes that of directions of which no pair tells.
+            change: u, the change of the slope along it.
+            expected: H^-1 s, which is mixed in if the change shows too little curvature.
+            rescale: whether this curvature becomes that of directions about which no pair tells.
         """
         usual, seen = jnp.vdot(move, expected), jnp.vdot(move, change)
         weak = seen < DAMPED * usual

@@ -1,12 +1,12 @@
 """Parts: frozen dataclasses that are pytrees, so that rates are data and everything else is structure.
 
-A solver, an estimator, a weighting or a constraint is a *part*. Fields declared with `leaf()` are data: other
-values of them never recompile anything. All other fields (numbers of steps, functions) are structure: part of what is
-compiled. A part inside a part is always data, all the way down.
+A solver, an estimator, a weighting or a constraint is a *part*. Fields declared with `leaf()` are data: other values
+never recompile anything. All other fields (numbers of steps, functions) are structure and compiled in. A part inside a
+part is always data, all the way down.
 
 Why not `jax.tree_util.register_dataclass`: it fixes for a class which fields are data. A rate may be a number, which is
-data, or a schedule, which is a function and so structure unless it is a part itself: that depends on the value, and is
-decided at each flattening.
+data, or a schedule, which is a function and therefore structure unless it is a part itself. That depends on the value
+and is decided at each flattening.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def leaf(*, default: Any = dataclasses.MISSING) -> Any:
 def static(*, by: Callable[[Any], Hashable], default: Any = dataclasses.MISSING) -> Any:
     """Declares a field as structure that is compared by `by(value)` instead of by the value.
 
-    Two parts whose fields agree in `by` share one compiled program, whatever else differs in these values. So nothing
-    that is compiled may depend on more than `by(value)`.
+    Two parts whose fields agree in `by` share one compiled program, whatever else differs in these values. So compiled
+    code may depend on nothing but `by(value)`.
 
     >>> @part
     ... class Team:
@@ -44,7 +44,7 @@ def static(*, by: Callable[[Any], Hashable], default: Any = dataclasses.MISSING)
 
 
 class _Static:
-    """A structural value, compared by what it does: two equal `functools.partial`s compile once."""
+    """A structural value, compared by its identity: two equal `functools.partial`s compile once."""
 
     def __init__(self, value: object, identity: Hashable):
         self.value = value
@@ -76,7 +76,7 @@ class _Field:
         self.by = field.metadata.get("by", _identity)
 
     def is_data(self, value: object) -> bool:
-        # A schedule is a function and structure; a model that can be called is a pytree of arrays, and data.
+        # A schedule is a function, so structure; a model that can be called is a pytree of arrays, so data.
         return hasattr(type(value), "_bilevel_part") or (
             self.is_leaf and not (callable(value) and jax.tree_util.all_leaves([value]))
         )
@@ -96,8 +96,8 @@ def _text(self: Any) -> str:
 def part(cls: type[T]) -> type[T]:
     """Makes `cls` a frozen dataclass and registers it as a pytree.
 
-    A class with an `__init__` or `__repr__` of its own keeps it; such an `__init__` sets the fields with `assign`, and
-    such a class compares by identity.
+    A class keeps an `__init__` or `__repr__` of its own. Such an `__init__` sets the fields with `assign`, and such a
+    class compares by identity.
 
     >>> @part
     ... class Halve:
@@ -145,7 +145,7 @@ def part(cls: type[T]) -> type[T]:
 
 
 def assign(self: object, **values: object) -> None:
-    """Sets fields of a part that is being made: what an `__init__` of one's own uses, as parts are frozen."""
+    """Sets fields of a part inside its own `__init__`, as parts are frozen."""
     for name, value in values.items():
         object.__setattr__(self, name, value)
 

@@ -16,17 +16,17 @@ from jax.core import Tracer
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A function that is part of the structure of a pytree, not one of its leaves; it is called as before."""
+    """A function that is part of the structure of a pytree instead of a leaf; it can be called as before."""
 
     function: Callable
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """What the function gives."""
+        """Calls the function."""
         return self.function(*args, **options)
 
 
 def hold_functions(tree: Any) -> Any:
-    """The tree with the functions in it, such as a model's activation, out of the way of what is done to its leaves.
+    """The tree with its functions, such as a model's activation, held as structure, so that leaves are arrays only.
 
     >>> model = {"weight": jnp.ones(2), "activation": jnp.tanh}
     >>> held = hold_functions(model)
@@ -41,7 +41,7 @@ def hold_functions(tree: Any) -> Any:
 
 
 def check(tree: Any, name: str) -> None:
-    """A ValueError that names the argument where something is no pytree, such as a dict of keys that have no order.
+    """A ValueError that names the argument if this is no pytree, such as a dict whose keys have no order.
 
     >>> check({1: 0.0, "a": 0.0}, "x")
     Traceback (most recent call last):
@@ -110,7 +110,7 @@ def all_finite(tree: Any) -> jax.Array:
 
 
 def is_traced(tree: Any) -> bool:
-    """Whether any leaf is a tracer, so that its values cannot be looked at."""
+    """Whether any leaf is a tracer, whose value is not known."""
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
 
 

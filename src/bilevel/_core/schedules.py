@@ -1,4 +1,7 @@
-"""Learning rates: numbers, schedules, or None where the solver chooses."""
+"""Learning rates: numbers, schedules, or None where the solver chooses.
+
+The identity of a kept run names `Power` by this module: moving it would refuse folders that were written before.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ from jax.typing import ArrayLike
 from bilevel._core.module import leaf, part
 
 Schedule: TypeAlias = Callable[[jax.Array], ArrayLike]
-"""step -> rate, as optax's schedules are."""
+"""step -> rate, like optax's schedules."""
 
 Rate: TypeAlias = float | jax.Array | Schedule | None
 """A learning rate: a number, a schedule, or None = chosen and kept up to date by the solver."""
 
 
-def rate_at(rate: Rate, step: jax.Array) -> Any:  # a number where the rate is given, which only the caller knows
+def rate_at(rate: Rate, step: jax.Array) -> Any:  # a number unless the rate is None, which only the caller knows
     """The value of a rate at a step; None stays None."""
     return rate(step) if callable(rate) else rate
 

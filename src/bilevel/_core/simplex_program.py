@@ -32,14 +32,14 @@ class Bounds(NamedTuple):
 
 
 class Response(NamedTuple):
-    """The best weights for some scores, and what they reach."""
+    """The best weights for some scores, and their value."""
 
     weights: jax.Array
     value: jax.Array
 
 
 def respond(scores: jax.Array, bounds: Bounds, pull: jax.Array | float) -> Response:
-    """argmax and max over the set of <scores, p> - pull |p - 1/m|^2; without a pull, of the vertices of the set."""
+    """argmax and max over the set of <scores, p> - pull |p - 1/m|^2; without a pull, over its vertices."""
     pull = jnp.asarray(pull, scores.dtype)
     m, curved = scores.shape[0], pull > 0
     centre = 1 / m + scores / (2 * jnp.where(curved, pull, 1))
@@ -48,7 +48,7 @@ def respond(scores: jax.Array, bounds: Bounds, pull: jax.Array | float) -> Respo
 
 
 def _filled(scores: jax.Array, bounds: Bounds) -> jax.Array:
-    """What is left above the lower bounds goes to the largest scores, each up to its upper bound."""
+    """Weights at their lower bounds, with the rest given to the largest scores up to their upper bounds."""
     order = jnp.argsort(-scores)
     room = (jnp.minimum(bounds.high, 1) - bounds.low)[order]
     before = jnp.cumsum(room) - room
@@ -71,7 +71,7 @@ def project(values: jax.Array, bounds: Bounds) -> jax.Array:
 
 
 class _Place(NamedTuple):
-    """Where the method is: weights, multipliers of sum, lower and upper bounds, the mean complementarity."""
+    """The state of the method: weights, multipliers of sum and of both bounds, the mean complementarity."""
 
     p: jax.Array
     of_sum: jax.Array
@@ -88,7 +88,7 @@ def maximise(K: jax.Array, scores: jax.Array, bounds: Bounds, total: jax.Array |
     width = high - low
     share = (total - jnp.sum(low)) / jnp.maximum(jnp.sum(width), jnp.finfo(scores.dtype).tiny)
     start = low + width * jnp.minimum(share, 1)
-    # A set of one point, or an entry that cannot move, has no interior to go through.
+    # A set of one point, or an entry that cannot move, has no interior.
     free = (width > 1e-9) & (share < 1 - 1e-6) & (share > 1e-9)
     scores = scores - jnp.max(scores)
     size = jnp.maximum(jnp.max(jnp.abs(scores)), jnp.max(jnp.diagonal(K)))

@@ -7,9 +7,9 @@ A check raises a ValueError that names the argument, what it got and what it nee
 - A traced value passes wherever its dtype and shape fit: its value is not known yet.
 
 `of` is the owner of the argument: `whole("steps", 0, of="Adapted")` says "Adapted(steps=0): ...", while without it
-`whole("steps", 0)` says "steps=0: ...". `none` says what None means, and so that None is allowed.
+`whole("steps", 0)` says "steps=0: ...". `none` says what None means, and thereby allows None.
 
-Names that a user mistyped.
+`suggestion` helps with mistyped names.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+SIMILAR = 0.5  # difflib's ratio above which a name is suggested
+
 
 def is_number(value: object) -> bool:
-    """Whether it is one finite real number (or a traced scalar).
+    """Whether a value is one finite real number (or a traced scalar).
 
     >>> [is_number(v) for v in (3, 0.5, np.float32(1), jnp.array(2), True, "3", float("nan"), [1.0], None)]
     [True, True, True, True, False, False, False, False, False]
@@ -44,7 +46,7 @@ def is_number(value: object) -> bool:
 
 
 def is_whole(value: object) -> bool:
-    """Whether it is one integer (or a traced integer scalar).
+    """Whether a value is one integer (or a traced integer scalar).
 
     >>> [is_whole(v) for v in (3, np.int32(3), jnp.array(3), 3.0, True, "3", None)]
     [True, True, True, False, False, False, False]
@@ -55,7 +57,7 @@ def is_whole(value: object) -> bool:
 
 
 def is_positive(value: Any) -> bool:
-    """Whether it is one finite number above 0 (or a traced scalar).
+    """Whether a value is one finite number above 0 (or a traced scalar).
 
     >>> is_positive(1e-3), is_positive(0), is_positive(float("inf"))
     (True, False, False)
@@ -154,7 +156,7 @@ def numbers_of(name: str, value: Any, *, of: str | None = None) -> np.ndarray:
     try:
         array = np.asarray(value)
         fits = array.dtype.kind in "iuf" or (array.size == 0 and array.dtype.kind != "O")
-    except Exception:  # whatever an object of the user's raises
+    except Exception:  # an object of the user's may raise anything
         fits = False
     if not fits:
         _refuse(name, value, of, "real numbers")
@@ -206,7 +208,7 @@ def _lies(
 
 
 def _range(above: float | None, least: float | None, below: float | None, most: float | None) -> str:
-    """What a number within these ends is called.
+    """A description of the numbers within these ends.
 
     >>> _range(0, None, 1, None), _range(0, None, None, None), _range(None, 2.5, None, None)
     ('a number between 0 and 1', 'a positive number', 'a finite number, 2.5 or more')
@@ -232,9 +234,6 @@ def _refuse(name: str, value: object, of: str | None, needs: str, none: str | No
     got = f"{name}={value!r}" if of is None else f"{of}({name}={value!r})"
     also = "" if none is None else f", or None = {none}"
     raise ValueError(f"{got}: it needs {needs}{also}.")
-
-
-SIMILAR = 0.5  # difflib's ratio from which a name is suggested
 
 
 def plain(name: str) -> str:
