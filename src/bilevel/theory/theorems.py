@@ -1,12 +1,22 @@
-"""Theorem 1 and Corollary 1: rates, bounds and the number of steps, as claimed and as the argument gives them.
+"""What the paper proves: Theorem 1, Corollary 1 and Propositions 1 to 3, as claimed and as the arguments give them.
 
-With K steps, n tasks and nu as in `Constants.lower_limit`:
+With K steps, n tasks and nu as in `Constants.lower_limit`, Theorem 1 has the rates
 
     alpha = min(mu_g nu / (16 G_y L), K^{-3/5} / (4 G_y L))      x
     beta  = min(nu, 4 K^{-2/5} / mu_g)                           y
     gamma = 2 K^{-3/5} / (B_l sqrt(n))                           weights
 
-The paper claims O(sqrt(n) K^{-2/5}) for all three gaps (its introduction has K^{-5/2} in one place, a slip).
+and claims O(sqrt(n) K^{-2/5}) for all three gaps (the paper's introduction has K^{-5/2} in one place, a slip).
+
+Propositions 1 to 3 say how much worse tasks may do on new data than on the data that x was chosen on. F_i is a task's
+expected loss, hat F_i its mean over m_i batches, R the Rademacher complexity of the losses that the candidates x can
+produce. Batches are pairs of a training and a validation part, y is fitted to the former. Two slips of the paper matter
+here, and are mended:
+
+- Its signs are +-1/2, where the statement it quotes (Mohri et al., Theorem 3.3) has +-1. That halves R, so with such an
+  R the factor 2 in front of it would have to be 4. Here signs are +-1 and the factor is 2.
+- |l| <= B_l lets a loss range over 2 B_l, and McDiarmid's inequality asks for the range. Here `width` is how wide the
+  range of the losses is: B_l for losses in [0, B_l], as nearly all are.
 """
 
 from __future__ import annotations
@@ -16,13 +26,16 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from bilevel._core import values
 from bilevel.hypergradients import RandomNeumann
 from bilevel.solvers import MORBiT
 from bilevel.theory.constants import Constants
 from bilevel.weightings import SimplexAscent
 
-MOST_STEPS = 10**100  # beyond which no number of steps is looked for
+MOST_STEPS = 10**100  # the search for a number of steps ends here
 
 
 class StepSizes(NamedTuple):
@@ -34,7 +47,7 @@ class StepSizes(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Of the three gaps that `bl.certify` measures, in expectation over the run and the random iterate."""
+    """Bounds on the three gaps that `bl.certify` measures, in expectation over the run and the random iterate."""
 
     y: float  # A: max_i |y_i - y_i*(x)|^2
     weights: float  # max over w of F(x, w), less F(x, weights)
@@ -43,7 +56,7 @@ class Bounds(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What the bounds need to know of where a run starts.
+    """The start of a run, as the bounds need it.
 
     Args:
         lower_gap: max_i |y_i - y_i*(x)|^2 at the start.
@@ -56,7 +69,7 @@ class Start:
     rho: float | None = None
 
     def check(self, constants: Constants) -> None:
-        """Raises where an argument is not a number, or no bound could follow from it."""
+        """Raises where an argument is not a number, or no bound follows from it."""
         values.number("lower_gap", self.lower_gap, least=0, of="Start")
         values.number("envelope", self.envelope, least=-constants.loss_bound, of="Start", none="loss_bound")
         weak = constants.weak_convexity
@@ -64,7 +77,7 @@ class Start:
 
 
 class Complexity(NamedTuple):
-    """What it takes to bring the bounds below a number."""
+    """Steps and queries that bring the bounds below a number."""
 
     steps: float  # K
     terms: int  # Q of the estimator's series, each a Hessian product
@@ -77,7 +90,7 @@ def step_sizes(constants: Constants, n: int, steps: float) -> StepSizes:
 
     Always alpha / beta <= mu_g / (16 G_y L). The lemma on the weights has sqrt(2) in place of gamma's 2.
     """
-    _check(constants, n, steps)
+    _check_arguments(constants, n, steps)
     scale = constants.response * constants.direction_lipschitz
     mu, nu = constants.strong_convexity, constants.lower_limit
     return StepSizes(
@@ -158,7 +171,7 @@ def bounds(constants: Constants, n: int, steps: float, start: Start) -> Bounds:
 
 
 def mended_bounds(constants: Constants, n: int, steps: float, start: Start) -> Bounds:
-    """What the paper's argument gives when the slips that `bounds` lists are mended: ours, not the paper's.
+    """Bounds by the paper's argument with the slips that `bounds` lists mended: ours, not the paper's.
 
     With the rates alpha, beta, gamma as they are at this K, and A the bound on y,
 
@@ -246,7 +259,7 @@ def sample_complexity(
 
 
 def _settled(constants: Constants, rates: StepSizes, bias: float, A: float, gap: float) -> float:
-    """The terms of the bound on x that do not come from where it starts."""
+    """The terms of the bound on x that do not depend on where it starts."""
     off = constants.direction_lipschitz**2 * A
     moments = constants.upper_second_moment + 3 * bias**2 + 3 * off
     return 8 * (bias**2 + off) / gap**2 + 2 * rates.upper * moments / gap
@@ -267,7 +280,7 @@ def _proximal(constants: Constants, start: Start) -> tuple[float, float, float]:
     return rho, rho - constants.weak_convexity, envelope
 
 
-def _check(constants: Constants, n: int, steps: float) -> None:
+def _check_arguments(constants: Constants, n: int, steps: float) -> None:
     _check_constants(constants)
     values.whole("n", n)
     values.number("steps", steps, least=1)
@@ -277,3 +290,145 @@ def _check_constants(constants: Constants) -> None:
     if not isinstance(constants, Constants):
         raise TypeError(f"constants got {type(constants).__name__}: it needs a bl.theory.Constants.")
     constants.check()
+
+
+# ------------------------------------------------------------------ generalisation
+
+
+class Rademacher(NamedTuple):
+    """An empirical Rademacher complexity, by Monte Carlo."""
+
+    value: float
+    error: float  # standard error of the value
+
+
+def rademacher_complexity(losses: ArrayLike, samples: int = 1000, seed: int = 0) -> Rademacher:
+    """E over signs of max over candidates of 1/m sum_j sign_j loss_j, for a finite family of x, on the data at hand.
+
+    Args:
+        losses: of shape (candidates, rows): the loss of every candidate x on every batch, each with its own y*.
+        samples: how many draws of the signs.
+        seed: of the signs.
+
+    Every draw is used with both its signs, so that a single candidate has complexity 0 exactly. It is the complexity on
+    these rows, where the propositions have its mean over data: see `observed` there. What holds for a finite family
+    says nothing of all x in X.
+
+    >>> rademacher_complexity([[0.2, 0.7, 0.1]]).value
+    0.0
+    """
+    losses = values.numbers_of("losses", losses, of="rademacher_complexity")
+    if losses.ndim != 2 or not losses.size or not np.all(np.isfinite(losses)):
+        raise ValueError(
+            f"rademacher_complexity(losses=...) got shape {losses.shape}: it needs finite numbers of shape "
+            "(candidates, rows)."
+        )
+    values.whole("samples", samples, of="rademacher_complexity")
+    values.whole("seed", seed, least=0, of="rademacher_complexity")
+    generator = np.random.default_rng(int(seed))
+    rows = losses.shape[1]
+    largest = np.empty(samples)
+    for k in range(samples):  # one draw at a time: samples x rows numbers may be many
+        correlation = losses @ generator.choice([-1.0, 1.0], size=rows) / rows
+        largest[k] = (correlation.max() - correlation.min()) / 2
+    return Rademacher(float(largest.mean()), float(largest.std(ddof=1) / samples**0.5) if samples > 1 else math.inf)
+
+
+def seen_task_bound(
+    loss: float, complexity: float, width: float, rows: int, risk: float = 0.05, *, observed: bool = False
+) -> float:
+    """Proposition 1: F_i(x) <= hat F_i(x) + 2 R + width sqrt(log(1/risk) / 2m), for all x at once.
+
+    Args:
+        loss: hat F_i(x), the mean over the batches.
+        complexity: R, with signs +-1.
+        width: of the range of the losses (B_l where they are in [0, B_l]).
+        rows: how many batches (m_i).
+        risk: delta; the bound fails with at most this probability.
+        observed: whether R was measured on the same batches, as `rademacher_complexity` does, instead of being its mean
+            over data; the last term is then 3 width sqrt(log(2/risk) / 2m).
+
+    >>> round(seen_task_bound(0.3, 0.05, 1.0, 200, risk=0.1), 4)
+    0.4759
+    """
+    values.whole("rows", rows)
+    _check_risk(risk)
+    values.number("loss", loss)
+    values.number("complexity", complexity, least=0)
+    values.number("width", width, least=0)
+    deviation = 3 * math.sqrt(math.log(2 / risk)) if observed else math.sqrt(math.log(1 / risk))
+    return float(loss + 2 * complexity + width * deviation / math.sqrt(2 * rows))
+
+
+def worst_task_bound(
+    losses: ArrayLike,
+    complexities: ArrayLike,
+    width: float,
+    rows: ArrayLike,
+    risk: float = 0.05,
+    *,
+    observed: bool = False,
+) -> float:
+    """Proposition 2: max_i F_i(x) <= max_i hat F_i(x) + 2 R + width sqrt(log(n/risk) / 2m), for all x at once.
+
+    Complexities and rows are one for all tasks, as in the paper, or one each: then it is the largest of the tasks' own
+    bounds at risk/n. Arguments as for `seen_task_bound`.
+    """
+    return float(np.max(_each(losses, complexities, width, rows, risk, observed)))
+
+
+def unseen_task_bound(
+    losses: ArrayLike,
+    complexities: ArrayLike,
+    width: float,
+    rows: ArrayLike,
+    mixture: ArrayLike,
+    risk: float = 0.05,
+    *,
+    observed: bool = False,
+) -> float:
+    """Proposition 3: F_{n+1}(x) <= max_i hat F_i(x) + sum_i a_i (2 R_i + width sqrt(log(n/risk) / 2 m_i)).
+
+    The new task's pairs of training and validation batches come from those of the seen tasks, each pair as a whole from
+    task i with probability a_i. A task whose every batch has rows of two seen tasks is not of this kind.
+
+    Args:
+        losses: hat F_i(x) of every seen task.
+        complexities: R_i, one for all or one each.
+        width: of the range of the losses.
+        rows: m_i, one for all or one each.
+        mixture: a, on the simplex.
+        risk: delta.
+        observed: as for `seen_task_bound`.
+    """
+    losses, mixture = values.numbers_of("losses", losses), values.numbers_of("mixture", mixture)
+    if mixture.shape != losses.shape or np.any(mixture < 0) or not math.isclose(mixture.sum(), 1, rel_tol=1e-5):
+        raise ValueError(
+            f"unseen_task_bound(mixture={mixture!r}): it needs {losses.size} numbers, 0 or more, that sum to 1."
+        )
+    each = _each(losses, complexities, width, rows, risk, observed)
+    return float(np.max(losses) + mixture @ (each - losses))
+
+
+def _each(
+    losses: ArrayLike, complexities: ArrayLike, width: float, rows: ArrayLike, risk: float, observed: bool
+) -> np.ndarray:
+    """The bound of every task, such that all hold together: a union bound."""
+    losses = values.numbers_of("losses", losses)
+    if losses.ndim != 1 or not losses.size:
+        raise ValueError(f"losses got shape {losses.shape}: it needs one number for each task.")
+    _check_risk(risk)  # its share for each task would be a probability even where it is not
+    own = []
+    for name, given in (("complexities", complexities), ("rows", rows)):
+        values.numbers_of(name, given)
+        if np.shape(given) not in ((), losses.shape):
+            raise ValueError(
+                f"{name} got shape {np.shape(given)}: it needs one number, or one for each of the {losses.size} tasks."
+            )
+        own.append(np.broadcast_to(given, losses.shape).tolist())
+    terms = zip(losses.tolist(), *own, strict=True)
+    return np.array([seen_task_bound(f, R, width, m, risk / losses.size, observed=observed) for f, R, m in terms])
+
+
+def _check_risk(risk: float) -> None:
+    values.number("risk", risk, above=0, below=1)
