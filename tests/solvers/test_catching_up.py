@@ -7,9 +7,8 @@ import pytest
 
 import bilevel as bl
 from bilevel.problem.per_task import PerTask
-from bilevel.solvers._base.catching_up import STEPS, caught_up, steps_at_a_visit
-from bilevel.solvers._base.rows import Rows
-from bilevel.solvers._base.some_tasks import SeenRarely
+from bilevel.solvers._base.some_tasks import STEPS, SeenRarely, caught_up, steps_at_a_visit
+from bilevel.solvers._base.task_subset import Rows
 
 N, D = 6, 4
 

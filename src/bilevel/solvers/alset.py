@@ -28,7 +28,7 @@ from bilevel.hypergradients.base import Hypergradient
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.rates.base import Needs, RatesState
-from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.solver import Card
 from bilevel.solvers.morbit import MORBiT
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting

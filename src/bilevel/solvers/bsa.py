@@ -30,8 +30,8 @@ from bilevel.hypergradients.base import Hypergradient
 from bilevel.oracles.lower import lower_gradients
 from bilevel.oracles.upper import Upper
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.estimator import EstimatorSolver
+from bilevel.solvers._base.bilevel import EstimatorSolver
+from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting

@@ -66,11 +66,9 @@ from bilevel.oracles.upper import Point, Upper
 from bilevel.problem.group import UpperSample
 from bilevel.problem.per_task import InOrder, PerTask
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.checks import check_memory, check_objects
 from bilevel.solvers._base.minimax_model import Map, Model, Ways, ways_within
-from bilevel.solvers._base.runaway import ran_off
-from bilevel.solvers._base.solver import Solver
+from bilevel.solvers._base.solver import Card, Solver
 from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
@@ -85,6 +83,9 @@ SUFFICIENT = 1e-4  # the share of the promised decrease that a step must achieve
 TRIES, FEW = 20, 4  # of a line search; as long as e > 0
 ANEW = 3  # steps in a row that find nothing lower, after which H is forgotten
 PATIENCE = 7  # and after which rounding is all that is left
+FAR = 4.0  # sizes of a number of x at the start, at least of 1, from which on it ran off
+FLAT = 1e-3  # of the objective: what the slope may be worth over the whole way of such a number
+MOST = 5  # of them that are named
 WINDOW = 100  # steps that must gain more than the tolerance: along kinks steps may become short without end
 
 
@@ -448,3 +449,23 @@ def _unknown(x: jax.Array, scale: jax.Array) -> Curvature:
 def _all_rows(problem: Problem) -> PerTask[UpperSample]:
     """The sample that is all the data."""
     return PerTask(tuple(UpperSample(None, None, keys) for keys in problem.keys(jax.random.key(0))))
+
+
+def ran_off(start: Any, x: Any, slope: jax.Array, value: float) -> str:
+    """Says which numbers of x went far and do not matter where they are; empty where none did.
+
+    >>> import jax.numpy as jnp
+    >>> print(ran_off(jnp.zeros(2), jnp.array([16.2, 1.0]), jnp.zeros(2), 0.5))
+     x ran off: x[0] from 0 to 16.2, where it matters no more. A bound (bl.constraints.Box) or a prior holds it.
+    """
+    numbers, before = (np.asarray(ravel_pytree(tree)[0]) for tree in (x, start))
+    moved = np.abs(numbers - before)
+    idle = np.abs(np.asarray(slope)) * moved <= FLAT * abs(value)
+    far = np.flatnonzero(idle & (moved > FAR * np.maximum(1, np.abs(before))))
+    if not len(far):
+        return ""
+    leaves = jax.tree_util.tree_leaves_with_path(x)
+    names = [f"x{jax.tree_util.keystr(path)}[{i}]" for path, leaf in leaves for i in range(leaf.size)]
+    shown = ", ".join(f"{names[i]} from {before[i]:.3g} to {numbers[i]:.3g}" for i in far[:MOST])
+    more = f" and {len(far) - MOST} others" if len(far) > MOST else ""
+    return f" x ran off: {shown}{more}, where it matters no more. A bound (bl.constraints.Box) or a prior holds it."

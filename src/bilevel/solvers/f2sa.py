@@ -35,7 +35,7 @@ from bilevel.rules.base import Rule
 from bilevel.sampling import All
 from bilevel.sampling.base import Sampling
 from bilevel.solvers._base.bilevel import BilevelSolver
-from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting

@@ -19,8 +19,8 @@ import jax
 
 from bilevel._core.module import part
 from bilevel.problem.minmax import MinMaxProblem
-from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.single_level import SingleLevelSolver, weighted_slope
+from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State
 
 

@@ -38,8 +38,8 @@ from bilevel.constraints import Ball, Product, Simplex
 from bilevel.problem.minmax import MinMaxProblem
 from bilevel.problem.per_task import PerTask
 from bilevel.rules.base import reduction, update
-from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.single_level import SingleLevelSolver
+from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State
 
 

@@ -25,8 +25,8 @@ from bilevel._core import values
 from bilevel._core.module import part
 from bilevel.oracles.upper import Upper
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.estimator import EstimatorSolver
+from bilevel.solvers._base.bilevel import EstimatorSolver
+from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State
 
 

@@ -25,15 +25,15 @@ from typing import Any
 import jax
 
 from bilevel._core.module import leaf, part
-from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.moving_average import MovingAverage
+from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import State
+from bilevel.solvers.masoba import MASOBA
 from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
 
 
 @part
-class MORMASOBA(MovingAverage):
+class MORMASOBA(MASOBA):
     """MORMA-SOBA: moving averages of direction and losses, damped steps of x and the weights.
 
     Options as for `MASOBA`; the default weighting is min-max.

@@ -25,8 +25,8 @@ import jax
 from bilevel._core.module import part
 from bilevel.oracles.lower import lower_gradients
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.linear_system import LinearSystemSolver, rows_of_g
+from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State
 
 

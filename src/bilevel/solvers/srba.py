@@ -21,9 +21,9 @@ import jax
 from bilevel._core import values
 from bilevel._core.module import part
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.recursive import Recursive
+from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import State
+from bilevel.solvers.spaba import Recursive
 
 
 @part

@@ -11,7 +11,7 @@ The last term of (3) moves y along with y*(x): on quadratics y - y*(x) shrinks b
 so that there is no lag, and the weights may move faster than in any other single-loop method. The price is d_y^2 +
 d_x d_y numbers and a factorisation of a d_y x d_y matrix per task: for small y only. (3) uses the move of x after its
 projection, and both points of (1) see the same rows. Where a step sees some of the tasks, only they move along with x,
-and of one that was not in the last step (1) is a running mean: `solvers/_base/last_point.py` says why.
+and of one that was not in the last step (1) is a running mean: `solvers/_base/tracking.py` says why.
 
 Published for one task with a constraint on x, alpha, beta, tau ~ K^{-1/2}: O(eps^-2) samples. The paper also projects
 J^ onto a ball; constants and radii are not confirmed, and J^ is free here. mu, which is not known, is `floor` times
@@ -27,28 +27,31 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
-from bilevel._core import values
-from bilevel._core.linear import Second
+from bilevel._core import dense, values
+from bilevel._core.linear import Second, second
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
 from bilevel.hypergradients import Direct
+from bilevel.hypergradients.base import upper_gradient
 from bilevel.oracles.lower import lower_gradients
-from bilevel.oracles.upper import Upper
+from bilevel.oracles.upper import Point, Upper
+from bilevel.problem.group import TaskView, UpperSample
 from bilevel.problem.per_task import PerTask, Some
 from bilevel.problem.problem import Problem
+from bilevel.problem.sources import Sample
 from bilevel.rates import Measured
 from bilevel.rates.base import Rates
 from bilevel.rules.base import Rule
 from bilevel.sampling import All
 from bilevel.sampling.base import Sampling
 from bilevel.solvers._base.bilevel import BilevelSolver
-from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.checks import check_memory
-from bilevel.solvers._base.last_point import LastPoint
 from bilevel.solvers._base.linear_system import rows_of_g
-from bilevel.solvers._base.matrices import along, implicit_term, positive, seconds
+from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State
+from bilevel.solvers._base.tracking import LastPoint
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 
@@ -146,3 +149,35 @@ class STABLE(BilevelSolver):
         shift = optax.tree.sub(after.x, state.x)
         y = optax.tree.sub(after.y, problem.each(lambda _, s, y: along(s, shift, y), matrices, state.y))  # (3)
         return after._replace(y=y, memory=Kept(matrices, state.x, state.y)), info
+
+
+def positive(A: jax.Array, floor: float) -> jax.Array:
+    """The nearest symmetric matrix without curvatures below `floor` times the largest."""
+    values, vectors = dense.eigh((A + A.T) / 2)
+    values = jnp.maximum(values, jnp.asarray(floor, A.dtype) * jnp.max(jnp.abs(values)))
+    return (vectors * values[None]) @ vectors.T
+
+
+def seconds(problem: Problem, x: Any, y: PerTask[Any], rows: PerTask[Sample]) -> PerTask[Second]:
+    """A and J of every task."""
+    return problem.each(lambda task, y, sample: second(task.lower, x, y, sample), y, rows)
+
+
+def implicit_term(problem: Problem, point: Point, matrices: PerTask[Second], samples: PerTask[UpperSample]) -> Any:
+    """sum_i lambda_i J^_i A^_i^-1 f_y,i."""
+
+    def right(task: TaskView, y: Any, sample: UpperSample) -> jax.Array:
+        return ravel_pytree(upper_gradient(task, point.x, y, sample))[0]
+
+    def image(task: TaskView, y: Any, sample: UpperSample, matrices: Second) -> Any:
+        v = dense.solve(matrices.A, right(task, y, sample))
+        return jax.tree.map(lambda J: jnp.tensordot(v.astype(J.dtype), J, 1), matrices.J)
+
+    return problem.weighted_sum(point.weights, problem.each(image, point.y, samples, matrices))
+
+
+def along(second: Second, move: Any, y: Any) -> Any:
+    """A^^-1 J^' (move of x), as y is shaped."""
+    flat, unravel = ravel_pytree(y)
+    change = sum(jnp.tensordot(J, m, m.ndim) for J, m in zip(*map(jax.tree.leaves, (second.J, move)), strict=True))
+    return unravel(dense.solve(second.A, jnp.asarray(change, flat.dtype)))

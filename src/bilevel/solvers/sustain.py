@@ -6,7 +6,7 @@ Step k, everything at (x^k, y^k), with alpha, beta the rates of x and y, and eta
     (2)  d^k     = STORM_eta of D(x, y),   D by `RandomNeumann`, both points with the same random power and rows
     (3)  x^{k+1} = proj_X (x^k - alpha d^k),   y^{k+1} = y^k - beta u^k     (simultaneous)
 
-This is MRBO with the random series in place of the summed one, and is written so. The high variance of the random
+This is MRBO with the random series in place of the summed one. The high variance of the random
 series is inherited.
 
 Published for one task without constraint, with alpha, beta ~ (w + k)^{-1/3} and eta ~ alpha^2: O~(eps^-1.5) samples.
@@ -21,12 +21,12 @@ from __future__ import annotations
 from bilevel._core.module import part
 from bilevel.hypergradients import RandomNeumann
 from bilevel.hypergradients.base import Hypergradient
-from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.recursive_momentum import RecursiveMomentum
+from bilevel.solvers._base.solver import Card
+from bilevel.solvers.mrbo import MRBO
 
 
 @part
-class SUSTAIN(RecursiveMomentum):
+class SUSTAIN(MRBO):
     """SUSTAIN: MRBO with one random term of the Neumann series. Options as for `MRBO`."""
 
     hypergradient: Hypergradient = RandomNeumann()

@@ -41,8 +41,8 @@ from bilevel.problem.problem import Problem
 from bilevel.rates import Relative
 from bilevel.rates.base import Needs, Rates
 from bilevel.rates.relative import share_moved
-from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.linear_system import LinearSystemSolver
+from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting

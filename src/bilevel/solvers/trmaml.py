@@ -28,10 +28,10 @@ from bilevel._core import values
 from bilevel._core.module import part
 from bilevel.problem.minmax import MinMaxProblem
 from bilevel.problem.per_task import InOrder
-from bilevel.solvers._base.card import Card
-from bilevel.solvers._base.chosen import Chosen
 from bilevel.solvers._base.single_level import SingleLevelSolver, Slope, weighted_slope
+from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State
+from bilevel.solvers._base.task_subset import Chosen
 
 
 @part

@@ -17,7 +17,7 @@ analysis and application to actor-critic", SIAM Journal on Optimization, 2023.
 from __future__ import annotations
 
 from bilevel._core.module import part
-from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.solver import Card
 from bilevel.solvers.morbit import MORBiT
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting

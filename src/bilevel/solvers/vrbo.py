@@ -33,9 +33,9 @@ from bilevel.problem.group import UpperSample
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
-from bilevel.solvers._base.card import Card
+from bilevel.solvers._base.bilevel import EstimatorSolver
 from bilevel.solvers._base.checks import LOOKS_AGAIN, check_refresh
-from bilevel.solvers._base.estimator import EstimatorSolver
+from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import KeptPoint, UpperValue, as_evaluation, kept, upper_oracle
 from bilevel.trackers import Storm

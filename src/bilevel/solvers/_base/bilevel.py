@@ -1,7 +1,7 @@
 """What bilevel solvers share: how they start, and the moves that a step is made of.
 
-A solver inherits one of the two bases beside this file, `EstimatorSolver` or `TrackingSolver`, which have the options,
-and writes `step(problem, state, key) -> (state, info)` in the order its paper has.
+A solver inherits `EstimatorSolver`, with any hypergradient, or `LinearSystemSolver`, where v is a variable like y. It
+writes `step(problem, state, key) -> (state, info)` in the order that its paper has.
 """
 
 from __future__ import annotations
@@ -13,21 +13,26 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
+from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.base import Hypergradient
 from bilevel.oracles.lower import Replay, descend, draw_steps, first_of, steps_of
 from bilevel.oracles.upper import Evaluation, Point, Upper
 from bilevel.problem.per_task import PerTask, fields_of, for_tasks
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
+from bilevel.rates import Measured
 from bilevel.rates.base import Needs, Rates, RatesState, curvatures
 from bilevel.rates.scaled import Scaled
 from bilevel.rules.base import Rule, reduction, update
+from bilevel.sampling import All
 from bilevel.sampling.base import Sampling
 from bilevel.solvers._base.checks import check_objects, check_options
-from bilevel.solvers._base.last_point import LastPoint
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info, State
+from bilevel.solvers._base.tracking import LastPoint
+from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
 
 
@@ -256,3 +261,33 @@ class BilevelSolver(Solver):
         used = PerTask(tuple(rate * reduction(own) for rate, own in zip(beta, state.lower, strict=True)))
         info = Info(seen.losses, norm, alpha, problem.join(used), gamma)
         return state._replace(step=state.step + 1, v=seen.v), info
+
+
+@part
+class EstimatorSolver(BilevelSolver):
+    """Options of solvers that take any estimator.
+
+    Args:
+        upper_lr: the rate of x (alpha): a number, a schedule, or None = chosen and kept up to date.
+        lower_lr: the rate of y (beta), likewise; None gives every task its own.
+        hypergradient: an estimator from `bl.hypergradients`.
+        weighting: how the tasks' losses move their weights, from `bl.weightings`; its `lr` is gamma.
+        upper_rule: from a rate to an optax transformation, for x; None = what the rates are made for.
+        lower_rule: likewise for y, per task.
+        rates: where rates come from that are None, from `bl.rates`.
+        sampling: which tasks a step sees, from `bl.sampling`.
+    """
+
+    upper_lr: Rate = leaf(default=None)  # alpha
+    lower_lr: Rate = leaf(default=None)  # beta
+    hypergradient: Hypergradient = Tracked()
+    weighting: Weighting = SimplexAscent()
+    upper_rule: Rule | None = None
+    lower_rule: Rule = optax.sgd
+    rates: Rates = Measured()
+    sampling: Sampling = All()
+
+    @property
+    def estimator(self) -> Hypergradient:
+        """The hypergradient."""
+        return self.hypergradient

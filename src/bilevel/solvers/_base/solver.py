@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from bilevel._core import module, values
+from bilevel._core.schedules import Rate, ScaledSchedule
 from bilevel.problem import findings, initial_point
 from bilevel.problem.base import BaseProblem
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
-from bilevel.solvers._base import scaling
-from bilevel.solvers._base.card import Card
 from bilevel.solvers._base.checks import check_distribution
 from bilevel.solvers._base.state import Info, State
 
 FIRST_MEASUREMENT = 10  # power iterations before the first step
 MANY = 10_000  # tasks
+PARTS = ("weighting", "hypergradient")  # options that are objects with rates of their own
+
+T = TypeVar("T")
+
+
+class Card(NamedTuple):
+    """A solver in a few words, for the list of solvers.
+
+    Rates are numbers of samples until the squared gradient norm is below eps, as published for one task.
+    """
+
+    loops: str  # "single" or "double"
+    keeps: str  # besides x, y and the weights
+    rate: str
+    paper: str
+    extension: str  # what goes beyond the paper, without a theorem
+    problem: str = "bilevel"
+    constraint: str = "projection"
 
 
 class Solver(abc.ABC):
@@ -88,7 +106,7 @@ class Solver(abc.ABC):
 
         Known are fields named `lr` or something that ends in `_lr`, of the solver, its weighting and its estimator.
         """
-        return scaling.scaled(self, factor)
+        return scaled(self, factor)
 
     def init(self, problem: Any, x: Any, y: Any = None, *, key: jax.Array, steps: int) -> State:
         """Validates everything, measures what automatic rates need, and returns the first state.
@@ -158,3 +176,32 @@ _start, _start_many = _quickly_compiled(_first), jax.jit(_first)
 def measure(solver: Solver, problem: BaseProblem, state: State, key: jax.Array, iterations: Any) -> State:
     """`solver.refresh`, compiled; the number of iterations is data, so that first and later measurements are one."""
     return solver.refresh(problem, state, key, iterations)
+
+
+def scaled_rate(rate: Rate, factor: float) -> Rate:
+    """A number or a schedule times a factor; None stays None."""
+    if rate is None:
+        return None
+    return ScaledSchedule(rate, factor) if callable(rate) else rate * factor
+
+
+def scaled(part: T, factor: float) -> T | None:
+    """A solver, or a part of one, with all rates times a factor; None where none was given.
+
+    A rate is a field named `lr`, or one whose name ends in `_lr`; a weighting and an estimator have theirs.
+
+    >>> import bilevel as bl
+    >>> smaller = scaled(bl.MORBiT(upper_lr=0.2, weighting=bl.weightings.SimplexAscent(0.1)), 0.5)
+    >>> smaller.upper_lr, smaller.lower_lr, smaller.weighting.lr
+    (0.1, None, 0.05)
+    """
+    names = {field.name for field in dataclasses.fields(part)} if dataclasses.is_dataclass(part) else set()  # type: ignore[arg-type]
+    own: dict[str, Any] = {}
+    for name in names:
+        value = getattr(part, name)
+        if name == "lr" or name.endswith("_lr"):
+            own[name] = scaled_rate(value, factor)
+        elif name in PARTS:
+            own[name] = scaled(value, factor)
+    given = {name: value for name, value in own.items() if value is not None}
+    return module.replace(part, **given) if given else None

@@ -1,4 +1,24 @@
-"""What variance-reduced solvers share: oracles over points, for trackers that look at two of them on one sample."""
+"""What variance-reduced solvers share: oracles over points, for trackers that look at two points on one sample.
+
+Where a step sees some of the tasks, a task may not have been in the last step. A solver that compares two points
+follows  d^k = G(w^k; s) + (1 - eta) (d^{k-1} - G(w^{k-1}; s)),  with w^k = (x, y, v, weights) of step k. The tasks that
+a step draws are a part of its sample s: with the same tasks at both points, each with the same share, both G are
+unbiased, and so is their difference. A task that is not drawn does not move, so that
+
+- its y and v of the last step are those of now;
+- its weight of the last step is that before the weights last moved, where they moved right after it;
+- what is followed task by task (grad_y g_i, f_i) was not followed there, and starts anew, as in a first step.
+
+The matrices of `STABLE` do not start anew: of a task that was not in the last step they are of an x that is not known
+any more, and its last point counts as this one, which makes them a running mean over its visits. That lags behind x,
+and is the smaller evil: matrices that start anew at every visit are those of one batch, and an A of 4 rows, inverted in
+two places, sends x and y far away. On the conformance problem with 3 of 5 tasks, drawn uniformly, 9 of 40 runs of 200
+steps ended above a loss of 100 that way, with momentum 0.1 27 of 40; with the mean 1 and 1, and with all tasks or all
+rows in a step none.
+
+So the noise of the draws is reduced in the shared direction, and that of the rows only in tasks which two steps after
+each other see.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +27,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bilevel.oracles.lower import lower_gradients
 from bilevel.oracles.upper import Evaluation, Point
 from bilevel.problem.group import UpperSample
-from bilevel.problem.per_task import InOrder, PerTask
+from bilevel.problem.on_devices import own_rows, shared
+from bilevel.problem.per_task import InOrder, PerTask, Some
 from bilevel.problem.problem import Problem
-from bilevel.trackers.base import Oracle
+from bilevel.solvers._base.task_subset import Rows
+from bilevel.trackers.base import Memory, Oracle
 
 
 class LowerPoint(NamedTuple):
@@ -66,3 +89,55 @@ def as_evaluation(value: UpperValue, weights: jax.Array, v: PerTask[Any]) -> Eva
     if isinstance(direction, InOrder):
         direction = jax.tree.map(lambda d: jnp.tensordot(weights.astype(d.dtype), d, 1), direction.value)
     return Evaluation(direction, value.losses.value, v)
+
+
+class LastStep(NamedTuple):
+    """What is known of the last step."""
+
+    seen: InOrder[jax.Array]  # the last step that saw each task
+    counted: InOrder[jax.Array]  # how much each task counted before the weights last moved
+    moved: jax.Array  # the step before which they did
+
+    @classmethod
+    def start(cls, counted: jax.Array) -> LastStep:
+        """Before the first step, where all tasks were seen."""
+        never = jnp.full((), -1, jnp.int32)
+        return cls(InOrder(jnp.full(counted.shape, never)), InOrder(counted), never)
+
+    def see(self, rows: Rows, step: jax.Array) -> LastStep:
+        """After a step that saw these tasks."""
+        seen = self.seen.value
+        # The maximum is the step. Without it rows could be written before they are read, and all would be copied.
+        return self._replace(seen=InOrder(seen.at[rows.numbers].set(jnp.maximum(seen[rows.numbers], step))))
+
+    def weigh(self, before: InOrder[jax.Array], step: jax.Array) -> LastStep:
+        """After a move of the weights, with what counted before it."""
+        return self._replace(counted=before, moved=step)
+
+    def of(self, rows: Rows, share: jax.Array, counted: InOrder[jax.Array], step: jax.Array) -> LastPoint:
+        """The last point of the tasks that a step sees."""
+        now, before = counted.value[rows.numbers], self.counted.value[rows.numbers]
+        # Looked up by every device for all: looked up by each for its own, it would be read after it is written.
+        rested = shared(self.seen.value[rows.numbers] < step - 1, rows.on[0])
+        ends = np.cumsum([own.shape[0] for own in rows.places])
+        groups = PerTask(tuple(map(own_rows, jnp.split(rested, ends[:-1]), rows.on)))
+        return LastPoint(Some(groups, rested), jnp.where(self.moved == step, before, now) / share)
+
+
+class LastPoint(NamedTuple):
+    """The last point of some tasks, as far as it is not kept with them."""
+
+    rested: Some  # those that the last step did not see
+    weights: jax.Array  # how much each counted then, over its share in the draw of now
+
+    def of(self, memory: Memory, present: Point) -> Memory:
+        """What a tracker carries, with this last point; it was kept at each task's last visit."""
+        point: Any = memory.point
+        own = {
+            name: self.rested.pick(getattr(present, name), getattr(point, name))
+            for name in ("y", "v")
+            if hasattr(point, name)
+        }
+        if hasattr(point, "weights"):
+            own["weights"] = InOrder(self.weights)
+        return memory._replace(point=point._replace(**own) if own else point, afresh=self.rested)
