@@ -28,14 +28,14 @@ def test_sigterm_says_how_to_go_on(tmp_path, monkeypatch):
     monkeypatch.setattr("bilevel.comparison.comparing.compare", terminated)
     ran = call("compare", "ball", "--out", str(tmp_path / "a b"))
     assert ran.exit_code == 143
-    assert ran.errors == f"Interrupted: the runs are kept, and `bilevel resume '{tmp_path}/a b'` goes on with them.\n"
+    assert ran.errors == f"Interrupted: the runs are saved, and `bilevel resume '{tmp_path}/a b'` continues them.\n"
 
 
 def test_a_command_is_run_again_in_its_folder(tmp_path, calls):
     given = ["ball", "--solver", "SOBA", "--solver", "MORBiT", "--calls", "500", "--seeds", "3", "--target", "0.5"]
     ran = call("compare", *given, "--out", str(tmp_path / "a"))
     assert ran.exit_code == 130
-    assert ran.errors == f"Interrupted: the runs are kept, and `bilevel resume {tmp_path / 'a'}` goes on with them.\n"
+    assert ran.errors == f"Interrupted: the runs are saved, and `bilevel resume {tmp_path / 'a'}` continues them.\n"
     (tmp_path / "a").rename(tmp_path / "b")
     assert call("resume", str(tmp_path / "b"), "--quiet").exit_code == 130
     (name, first), (again, second) = calls

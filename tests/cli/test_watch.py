@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from bilevel._run.watching import Watched
-from bilevel.cli import chart, watch_screen
+from bilevel.cli import watch_screen
 from command import call
 
 NOW = 1_800_000_000.0
@@ -236,23 +236,23 @@ def test_it_follows_a_run_to_its_end(tmp_path, terminal):
 
 def test_a_chart_has_the_order_of_its_values():
     values = [3.0, 1.0, 2.0, 5.0, 4.0]
-    rows = chart.bars(values, width=10, height=3)
-    heights = [sum(chart.EIGHTHS.index(row[k]) for row in rows) for k in range(5)]
+    rows = watch_screen.bars(values, width=10, height=3)
+    heights = [sum(watch_screen.EIGHTHS.index(row[k]) for row in rows) for k in range(5)]
     assert sorted(range(5), key=values.__getitem__) == sorted(range(5), key=heights.__getitem__)
     assert (min(heights), max(heights)) == (1, 24)
 
 
 def test_a_chart_of_many_values_is_no_wider_than_it_may_be():
-    assert len(chart.bars(list(range(1000)), width=30)[0]) == 30
-    assert chart.bars([], width=30) == [""]
-    assert chart.bars([float("inf")] * 3, width=30) == ["   "]
-    assert chart.bars([2.0, 2.0], width=30) == ["▁▁"]
+    assert len(watch_screen.bars(list(range(1000)), width=30)[0]) == 30
+    assert watch_screen.bars([], width=30) == [""]
+    assert watch_screen.bars([float("inf")] * 3, width=30) == ["   "]
+    assert watch_screen.bars([2.0, 2.0], width=30) == ["▁▁"]
 
 
 def test_values_far_apart_are_on_a_log_scale():
     values = [10.0**-k for k in range(8)]
-    assert chart.bars(values, width=8) == [chart.EIGHTHS[:0:-1]]
-    assert not chart.is_log([-1.0, 100.0])
+    assert watch_screen.bars(values, width=8) == [watch_screen.EIGHTHS[:0:-1]]
+    assert not watch_screen.is_log([-1.0, 100.0])
 
 
 # ------------------------------------------------------------------ commands
@@ -280,7 +280,7 @@ def test_a_command_without_a_run_under_way_says_where_its_runs_are(tmp_path):
     (tmp_path / "ball" / "runs").mkdir(parents=True)
     for folder in (tmp_path, tmp_path / "ball"):
         text = " ".join(text_of(folder).split())
-        assert "none of its runs is under way. Those that are finished lie below it, in seed-N.csv" in text
+        assert "none of its runs is under way. Finished runs are below it, in seed-N.csv" in text
 
 
 def test_selection_losses_are_shown_and_the_best_is_theirs(tmp_path):

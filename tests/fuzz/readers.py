@@ -15,7 +15,7 @@ from bilevel._run import state_files
 from bilevel._run.run_folder import RunFolder
 from bilevel._run.watching import Watched
 from bilevel._studies import records
-from bilevel.cli.watch import print_frame
+from bilevel.cli.runs import print_frame
 from bilevel.results import storage
 
 FOLDER = pathlib.Path(tempfile.mkdtemp(prefix="bilevel-fuzz-"))

@@ -1,6 +1,7 @@
 """The command `bilevel`: parses, calls the library, prints. A file for each group of commands."""
 
-from bilevel.cli import compare, demo, fit, kept, paper, report, resume, solvers, watch  # noqa: F401  (each adds its commands)
+# Each adds its commands, and help lists them in this order.
+from bilevel.cli import tables, runs, studies  # noqa: F401, I001
 from bilevel.cli.app import app
 
 

@@ -1,4 +1,4 @@
-"""The command itself, and how it reports errors: in one line, `error: ...`.
+"""The command `bilevel` and its errors, which take one line: `error: ...`.
 
 Exit codes: 0 success, 1 the run failed, 2 wrong usage or input, 130 Ctrl-C, 143 SIGTERM.
 """
@@ -18,13 +18,16 @@ from typer.core import TyperGroup
 
 from bilevel._run.signals import TERMINATED
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+INTERRUPTED = 130  # 128 + SIGINT, as in shells
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 T = TypeVar("T")
 
 
 class _OneLineErrors(TyperGroup):
-    """Prints errors of usage in the same form as `errors` prints those of the library."""
+    """Prints errors of usage in the same form as `errors` prints errors of the library."""
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **options: Any) -> Any:
         try:
@@ -74,12 +77,12 @@ def root(
 
 
 def print_error(message: str) -> None:
-    """`error: ...`, in one line."""
+    """Prints `error: ...` in one line."""
     typer.echo(f"error: {' '.join(message.split())}", err=True)
 
 
 def understood(parse: Callable[[T], object]) -> Callable[[T | None], T | None]:
-    """A callback that turns an error of `parse` into one of usage, code 2."""
+    """A callback that turns an error of `parse` into an error of usage, with exit code 2."""
 
     def check(value: T | None) -> T | None:
         if value is not None:
@@ -94,7 +97,7 @@ def understood(parse: Callable[[T], object]) -> Callable[[T | None], T | None]:
 
 @contextmanager
 def errors(debug: bool, interrupted: str = "Interrupted.") -> Iterator[None]:
-    """Prints errors of the library in one line; with their traceback if `debug`."""
+    """Prints errors of the library in one line, or with a traceback if `debug`."""
     try:
         yield
     except KeyboardInterrupt:
@@ -113,7 +116,7 @@ def errors(debug: bool, interrupted: str = "Interrupted.") -> Iterator[None]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM ends the command as an exception does, so that what is half written is removed."""
+    """Turns SIGTERM into an exception, so that half-written files are removed."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
@@ -130,9 +133,9 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def interrupts() -> Iterator[threading.Event]:
-    """Remembers Ctrl-C: a run that is interrupted returns partial results, and raises nothing."""
+    """Remembers Ctrl-C, because an interrupted run returns partial results and raises nothing."""
     pressed = threading.Event()
-    if threading.current_thread() is not threading.main_thread():  # others get no signals
+    if threading.current_thread() is not threading.main_thread():  # other threads get no signals
         yield pressed
         return
 

@@ -1,7 +1,8 @@
-"""The screen of `bilevel watch`: one run in full, or a line for each of several."""
+"""The screen of `bilevel watch`: one run in full, or a line for each of several; and small charts of text."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -13,12 +14,13 @@ from rich.text import Text
 
 from bilevel._run import watching
 from bilevel._run.watching import Watched, WatchedRun
-from bilevel.cli import chart
-from bilevel.cli.numbers import duration, short
 
 CHART_ROWS = 5
 WORST_TASKS = 5
-MANY = 10  # evaluations
+MANY = 10  # with more evaluations than this, charts leave out the start
+EIGHTHS = " ▁▂▃▄▅▆▇█"
+ASCII = " .:-=+*#@"
+LOG_RATIO = 10.0  # values further apart than this get a log scale, because the end of a falling loss matters
 STYLES = {
     watching.RUNNING: "bold green",
     watching.STARTING: "green",
@@ -26,17 +28,17 @@ STYLES = {
     "finished": "bold cyan",
     "stopped early": "bold cyan",
     "interrupted": "bold yellow",
-}  # what is not here went wrong, but for the next two
+}  # other states went wrong, except for the next two
 STYLES |= dict.fromkeys((watching.NOTHING, watching.SILENT), "yellow")
 NONE_UNDER_WAY = (
-    "This is the folder of a `bilevel compare` or `bilevel reproduce`, and none of its runs is under way. Those that "
-    "are finished lie below it, in seed-N.csv; `bilevel resume` makes those that are missing."
+    "This is the folder of a `bilevel compare` or `bilevel reproduce`, and none of its runs is under way. Finished "
+    "runs are below it, in seed-N.csv; `bilevel resume` makes the missing ones."
 )
-DEAD = "No process works on it and no end was written: it was killed, or its machine went down."
+DEAD = "No process works on this run and it has no end: it was killed, or its machine went down."
 
 
 def frame(watched: Watched, runs: Sequence[WatchedRun], console: Console) -> RenderableType:
-    """All that is shown at one time."""
+    """The whole screen."""
     if len(runs) == 1:
         return _one(runs[0], str(runs[0].folder), console)
     return _several(runs, str(watched.folder), console)
@@ -72,7 +74,7 @@ def _ends(left: Text, right: Text) -> Table:
 
 
 def _words(run: WatchedRun) -> list[str]:
-    """Sentences about the state."""
+    """Sentences about the state of a run."""
     if run.ended is not None:
         return [run.ended[1]] if run.ended[1] else []
     if run.state == watching.DEAD:
@@ -81,7 +83,7 @@ def _words(run: WatchedRun) -> list[str]:
         return [DEAD + kept]
     if run.state == watching.SILENT:
         return [
-            f"Nothing was written for {duration(run.age(run.heard))}, and there is no lock that says who works on it."
+            f"Nothing was written for {duration(run.age(run.heard))}, and no lock says whether a process works on it."
         ]
     of_command = run.state == watching.NOTHING and watching.is_of_command(run.folder)
     return {
@@ -114,7 +116,7 @@ def _percent(run: WatchedRun) -> str:
 
 
 def _pairs(facts: dict[str, str], console: Console) -> Text:
-    """Names and values, of which no pair is torn by the end of a line."""
+    """Names and values; a line never ends inside a pair."""
     lines: list[Text] = []
     for pair in [Text.assemble((f"{name} ", "dim"), value) for name, value in facts.items() if value]:
         if lines and len(lines[-1]) + 3 + len(pair) <= console.width:
@@ -147,7 +149,7 @@ def _losses(run: WatchedRun) -> Table:
 
 
 def _chart(run: WatchedRun, console: Console) -> list[RenderableType]:
-    shown = run.seen[1:] if len(run.seen) > MANY else run.seen  # the start, far above all, would leave no room
+    shown = run.seen[1:] if len(run.seen) > MANY else run.seen  # the start, far above the rest, would leave no room
     worst = [seen.worst for seen in shown]
     finite = [value for value in worst if math.isfinite(value)]
     if len(finite) < 2:
@@ -155,9 +157,9 @@ def _chart(run: WatchedRun, console: Console) -> list[RenderableType]:
     labels = {0: short(max(finite)), CHART_ROWS - 1: short(min(finite))}
     margin = max(map(len, labels.values()))
     width = min(100, console.width - margin - 3)
-    wide = [value for value in worst for _ in range(max(1, min(4, width // len(worst))))]  # few values: wider columns
-    rows = chart.bars(wide, width, CHART_ROWS, console.options.ascii_only)
-    scale = ", log scale" if chart.is_log(worst) else ""
+    wide = [value for value in worst for _ in range(max(1, min(4, width // len(worst))))]  # few values get wide columns
+    rows = bars(wide, width, CHART_ROWS, console.options.ascii_only)
+    scale = ", log scale" if is_log(worst) else ""
     title = f"worst validation loss from step {shown[0].step:,} to {shown[-1].step:,}{scale}"
     side = "|" if console.options.ascii_only else "│"
     lines = [
@@ -191,7 +193,7 @@ def _rates(run: WatchedRun, console: Console) -> Text:
 
 
 def _happened(word: str, found: Sequence[watching.Happened]) -> list[RenderableType]:
-    """How often, and the last in words."""
+    """How often something happened, and the last message."""
     if not found:
         return []
     times = "once" if len(found) == 1 else f"{len(found)} times, the last"
@@ -223,7 +225,7 @@ def _several(runs: Sequence[WatchedRun], folder: str, console: Console) -> Rende
 
 
 def _most_telling(runs: Sequence[WatchedRun], count: int) -> list[WatchedRun]:
-    """Where there is no room for all: what went wrong, then what runs, then the rest, in their order."""
+    """The runs to show if there is no room for all: first those that went wrong, then those that run, then the rest."""
     rank = {
         watching.RUNNING: 1,
         watching.STARTING: 1,
@@ -239,7 +241,7 @@ def _most_telling(runs: Sequence[WatchedRun], count: int) -> list[WatchedRun]:
 def _row(run: WatchedRun, console: Console) -> list[RenderableType]:
     left = "" if math.isnan(run.seconds_left) else duration(run.seconds_left)
     worst = [seen.worst for seen in run.seen]
-    line = chart.bars(
+    line = bars(
         worst[1:] if len(worst) > MANY else worst,
         14 if console.width < 100 else 24,
         ascii_only=console.options.ascii_only,
@@ -262,3 +264,69 @@ def _together(runs: Sequence[WatchedRun], console: Console) -> Text:
         "diverged": ", ".join(watching.text(run.folder.name) for run in runs if run.divergences),
     }
     return _pairs(facts, console)
+
+
+# ------------------------------------------------------------------ numbers and charts as text
+
+
+def short(value: float, digits: int = 4) -> str:
+    """A number as a short text.
+
+    >>> short(0.123456), short(1234567.0), short(float("nan")), short(12.0)
+    ('0.1235', '1,234,567', '-', '12')
+    """
+    if math.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.{digits}g}"
+
+
+def duration(seconds: float) -> str:
+    """A duration in two units.
+
+    >>> duration(9.4), duration(125), duration(7260), duration(400000)
+    ('9 s', '2 min 5 s', '2 h 1 min', '4 d 15 h')
+    """
+    if not math.isfinite(seconds):
+        return "-"
+    whole = int(seconds)
+    for size, unit, smaller, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // smaller} {small}"
+    return f"{whole} s"
+
+
+def is_log(values: Sequence[float]) -> bool:
+    """Whether values are drawn on a log scale."""
+    finite = [value for value in values if math.isfinite(value)]
+    return bool(finite) and min(finite) > 0 and max(finite) / min(finite) > LOG_RATIO
+
+
+def bars(values: Sequence[float], width: int, height: int = 1, ascii_only: bool = False) -> list[str]:
+    """Rows of text, from top to bottom: a column for each value, or for the mean of a few if there are too many.
+
+    The lowest value is one eighth of a row high, so an empty column had no finite value.
+
+    >>> bars([4, 3, 2, 1], width=4)
+    ['█▆▃▁']
+    >>> bars([1, float("nan"), 2, 2], width=8, height=2)
+    ['  ██', '▁ ██']
+    """
+    blocks = ASCII if ascii_only else EIGHTHS
+    heights = [math.log(v) if math.isfinite(v) else v for v in values] if is_log(values) else values
+    columns = _columns(heights, width)
+    finite = [value for value in columns if value is not None]
+    if not finite:
+        return [" " * len(columns)] * height
+    low, high = min(finite), max(finite)
+    top = height * (len(blocks) - 1) - 1  # eighths above the lowest
+    levels = [0 if v is None else 1 + round(top * (v - low) / (high - low) if high > low else 0) for v in columns]
+    full = len(blocks) - 1
+    return ["".join(blocks[min(full, max(0, n - row * full))] for n in levels) for row in reversed(range(height))]
+
+
+def _columns(values: Sequence[float], width: int) -> list[float | None]:
+    """At most `width` values: means of the finite values, or None if there are none."""
+    count = min(width, len(values))
+    edges = [round(i * len(values) / count) for i in range(count + 1)] if count else [0]
+    parts = [[v for v in values[a:b] if math.isfinite(v)] for a, b in itertools.pairwise(edges)]
+    return [sum(part) / len(part) if part else None for part in parts]
