@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import numpy as np
 
 import bilevel as bl
-from bilevel.problem.task_names import Names, TaskValues
+from bilevel.problem.per_task import Names, TaskValues
 from bilevel.results.history import History
 from bilevel.results.result import Iterate
 

@@ -24,9 +24,8 @@ from bilevel.estimators.networks import Shared, padded
 from bilevel.estimators.objectives import Batch, SolvedHeads, SquaredLoss, head_losses
 from bilevel.estimators.rows import CHUNK, EVALUATED, PARTS, WeightedRows
 from bilevel.lower import Gradient
-from bilevel.problem.base import BaseProblem
 from bilevel.problem.minmax import MinMaxProblem
-from bilevel.problem.problem import Problem
+from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.problem.sources import Ragged
 from bilevel.problem.task import Task
 from bilevel.results.result import Result, Stored

@@ -208,7 +208,7 @@ def _versions() -> list[tuple[str, str]]:
 
 
 def results_of(path: Path) -> Result | Results:
-    """For `bilevel report`: reads the file of `Result.save` or `Results.save`, or the folder of `solve(checkpoint=...)`.
+    """Reads the file of `Result.save` or `Results.save`, or the folder of `solve(checkpoint=...)`.
 
     From a folder with several seeds it takes those that have ended.
     """
