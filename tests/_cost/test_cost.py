@@ -11,11 +11,11 @@ import pytest
 
 import bilevel as bl
 from bilevel._cost import catalogue
+from bilevel._cost.catalogue import with_rates
 from bilevel._cost.counting import Tally, _fingerprint, counted, counted_problem
-from bilevel._cost.given_rates import with_rates
 from bilevel.hypergradients import ConjugateGradient, Direct, Exact, Neumann, Penalty, Tracked, Unrolled
-from bilevel.oracles.lower import Replay, draw_steps, lower_gradients, steps_of
-from bilevel.oracles.upper import Point, Upper
+from bilevel.hypergradients.upper import Point, Upper
+from bilevel.lower.steps import Replay, draw_steps, lower_gradients, steps_of
 from bilevel.problem.per_task import PerTask, for_tasks
 from step_calls import expected, refreshes_of_spaba
 

@@ -7,8 +7,8 @@ import pytest
 
 import bilevel as bl
 from bilevel._cost import catalogue
-from bilevel._cost.given_rates import GivenRates, with_rates
-from bilevel._cost.run_cost import WINDOW, RunCounter
+from bilevel._cost.catalogue import GivenRates, with_rates
+from bilevel._cost.costs import WINDOW, RunCounter
 from every_solver import every
 from step_calls import before_the_first_step, expected, refreshes_of_spaba
 

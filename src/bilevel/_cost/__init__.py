@@ -1,1 +1,1 @@
-"""What a step costs, in calls that are counted as they run."""
+"""The cost of a step and of a run, in calls that are counted as they run."""

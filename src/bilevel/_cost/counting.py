@@ -6,8 +6,8 @@ A counted loss F(x, y) has derivative rules of its own:
     grad F    counts a gradient where a reverse pass hands it out; F_x and F_y at one point on one sample are one
     A t, J t  count a product with d2/dy2 or d2/dxdy, forwards or backwards; the gradient on the way is free
 
-What counts is `tick`, an identity that calls Python when it runs. It has no side effect for the compiler, so that what
-nobody uses is removed as it is from a plain step, and does not count. Loops count as often as they turn, a `cond` by
+`tick` does the counting: an identity that calls Python when it runs. It has no side effect for the compiler, which
+removes what nobody uses, as in a plain step, so that it does not count. Loops count as often as they turn, a `cond` by
 the branch it takes, a `vmap` by its size.
 
 Why a primitive of our own, with rules from `jax.interpreters`: `tick` needs a rule for vmap, one for `jvp`, by which
@@ -43,7 +43,7 @@ HESSIAN, JACOBIAN, ROWS = "hessian_products", "jacobian_products", "rows"
 
 
 class Tally:
-    """How often each kind of call was made; equal to itself only, so that nothing compiled with it is used again."""
+    """Counts of each kind of call. Equal to itself only, so that nothing compiled with it is used again."""
 
     def __init__(self):
         self.counts: collections.Counter[str] = collections.Counter()
@@ -67,7 +67,7 @@ class Tally:
     def mark(self, kind: str, value: Any, call: jax.Array, backwards: bool = False) -> Any:
         """`value`, counted when it is used; with `backwards`, when a cotangent comes back through it instead."""
         flat, unravel = ravel_pytree(value)
-        # A site of its own: otherwise the compiler might merge like calls, or not.
+        # Each call has its own site: otherwise the compiler might merge like calls, or not.
         return unravel(_tick.bind(flat, call, site=_Site(self, kind), counts=not backwards))
 
 
@@ -112,7 +112,7 @@ def _jvp(primals: tuple, tangents: tuple, **parameters: Any) -> tuple:
 def _transpose(cotangent: Any, values: Any, call: jax.Array, *, site: _Site, counts: bool) -> tuple:
     if type(cotangent) is ad.Zero:
         return cotangent, None
-    # What counts forwards is a product, and so is its transpose; what does not is a gradient, handed out here.
+    # A mark that counts forwards is a product, and so is its transpose; any other is a gradient, handed out here.
     return _tick.bind(cotangent, call, site=_Site(site.tally, site.kind), counts=True), None
 
 
@@ -179,7 +179,7 @@ def _block(loss: Callable, into: int, source: int, point: Sequence, tangent: Any
 
 
 def _instantiated(tangent: Any) -> Any:
-    """A tangent as arrays; None where all of it is zero, which is what tells products in y from those in x."""
+    """A tangent as arrays; None where all of it is zero, which tells products in y from those in x."""
     zero = lambda t: isinstance(t, SymbolicZero)  # noqa: E731
     if all(map(zero, jax.tree.leaves(tangent, is_leaf=zero))):
         return None
@@ -196,7 +196,7 @@ class CountedGroup(Group):
     tally: Any = None
 
     def each(self, function: Callable, *arguments: Any, block: int | None = None) -> Any:
-        """As for every group."""
+        """`Group.each` with losses that count."""
 
         def counting(task: Any, number: jax.Array, *arguments: Any) -> Any:
             upper = self._counted(self.upper, task.validation, number, UPPER)
@@ -219,7 +219,7 @@ class CountedGroup(Group):
 
 
 def _call(number: jax.Array, rows: Any, *asked: Any) -> jax.Array:
-    """What is known of a call: how many rows it sees, and enough to tell it from others on other points or samples."""
+    """A description of a call: its number of rows, and numbers that differ at other points and on other samples."""
     # The task's number makes sure that a vmap over tasks reaches this, and that every task counts.
     told = [rows, number, *map(_fingerprint, asked)]
     return jax.lax.stop_gradient(jnp.stack([jnp.asarray(part, float) for part in told]))
@@ -233,7 +233,7 @@ def _fingerprint(values: Any) -> jax.Array:
 
 
 def counted_problem(problem: Problem, tally: Tally) -> Problem:
-    """The same problem, whose losses count in `tally`."""
+    """The problem with losses that count in `tally`."""
     fields = [field.name for field in dataclasses.fields(Group)]
     groups = tuple(CountedGroup(**{f: getattr(g, f) for f in fields}, tally=tally) for g in problem.groups)
     return problem.replace(groups=groups)

@@ -1,1 +1,1 @@
-"""What runs us on a cluster, each with an extra of its own: `bilevel.engines.ray` (`pip install "bilevel[ray]"`)."""
+"""Engines for clusters, each with its own extra: `bilevel.engines.ray` (`pip install "bilevel[ray]"`)."""

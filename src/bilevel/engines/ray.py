@@ -1,14 +1,14 @@
-"""Ray: one run on several of its nodes, begun again after a failure; and many runs as its tasks.
+"""Ray: one run on several nodes, restarted after a failure, and many runs as tasks.
 
     from bilevel.engines import ray
 
     result = ray.run(train, processes=4)             # `train` calls bl.solve(..., checkpoint=..., resume=True)
     runs = ray.seeds(problem, x=x, steps=2000, seeds=10)
     with ray.tasks():
-        bl.compare("letter")                          # every run of it is a task of Ray
+        bl.compare("letter")                          # each of its runs is a task of Ray
 
-The cluster is that of `ray.init()`: the one that RAY_ADDRESS names, or else this machine. Nothing is reported to Ray's
-makers unless RAY_USAGE_STATS_ENABLED says so.
+The cluster is that of `ray.init()`: the one that RAY_ADDRESS names, or else this machine. Ray sends no usage statistics
+unless RAY_USAGE_STATS_ENABLED says so.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bilevel.results.results import Results
 
 T = TypeVar("T")
 
-GRACE = 5.0  # seconds in which processes that lost another one say why
+GRACE = 5.0  # seconds in which processes may report why another one was lost
 
 
 def run(
@@ -48,7 +48,7 @@ def run(
 ) -> T:
     """Calls a function in several processes, which make one run together: `bl.solve` uses the devices of all.
 
-    Where a process or its node is lost, all are started again, so that the function should go on from where it was:
+    Where a process or its node is lost, all processes start again, so the function should resume from a checkpoint:
     `bl.solve(..., checkpoint=folder, resume=True)`, in a folder that every node sees. An error of the function itself
     is raised.
 
@@ -57,9 +57,9 @@ def run(
         processes: how many, spread over the nodes.
         cpus: of each.
         gpus: of each.
-        retries: how often all are started again.
-        timeout: seconds in which all must have come.
-        heartbeat: seconds after which a process that is not heard of counts as lost.
+        retries: how often all processes may start again.
+        timeout: seconds within which all must have joined.
+        heartbeat: seconds of silence after which a process counts as lost.
 
     Returns:
         What the function returns in process 0.
@@ -75,15 +75,15 @@ def run(
                 raise ConnectionError(
                     f"bilevel.engines.ray.run: a process was lost {again + 1} times, and retries={retries}. {error}"
                 ) from error.__cause__
-            LOGGER.warning("Ray: %s It is begun again, for the %d. time.", error, again + 1)
+            LOGGER.warning("Ray: %s All processes start again, retry %d of %d.", error, again + 1, retries)
     raise AssertionError
 
 
 def seeds(*arguments: Any, seeds: int | Sequence[int], retries: int = 3, cpus: float = 1, **options: Any) -> Results:
-    """`bl.solve(..., seeds=...)`, every seed as a task of Ray, which is begun again where its worker is lost.
+    """`bl.solve(..., seeds=...)` with every seed as a task of Ray, which starts again where its worker is lost.
 
-    With `checkpoint=folder, resume=True` each goes on from its last state, in a folder of its own below it, which every
-    node must see.
+    With `checkpoint=folder, resume=True` each seed resumes from its last state, in its own folder below `folder`, which
+    every node must see.
     """
     ray = _ray()
     numbers = range(seeds) if isinstance(seeds, int) else seeds
@@ -96,7 +96,7 @@ def seeds(*arguments: Any, seeds: int | Sequence[int], retries: int = 3, cpus: f
 def tasks(retries: int = 3, cpus: float = 1) -> Iterator[None]:
     """A scope in which the runs of `bl.compare`, and of the paper's experiments, are tasks of Ray.
 
-    What is finished is kept by this process. A task whose worker is lost is begun again, `retries` times.
+    This process keeps finished runs. A task whose worker is lost starts again, up to `retries` times.
     """
     ray = _ray()
 
@@ -136,7 +136,7 @@ class _Process:
 
 
 def _like_here() -> dict[str, Any]:
-    """Workers compute as precisely as this process: they must know before they unpack arrays."""
+    """An environment with the precision of this process: workers need it before they unpack arrays."""
     return {"env_vars": {"JAX_ENABLE_X64": str(bool(jax.config.jax_enable_x64))}}  # type: ignore[attr-defined]
 
 
@@ -147,7 +147,7 @@ def _solved(given: tuple[tuple, dict[str, Any]], seed: int) -> Any:
 
 
 def _attempt(ray: Any, function: Callable[[], T], processes: int, needs: dict, times: tuple[float, float]) -> T:
-    """All processes once; raises `_LostError` where one is lost."""
+    """One attempt with all processes; raises `_LostError` where one is lost."""
     from ray.util import (  # pyright: ignore[reportMissingImports]
         placement_group,
         remove_placement_group,
@@ -177,7 +177,7 @@ def _attempt(ray: Any, function: Callable[[], T], processes: int, needs: dict, t
 
 
 def _first_of(ray: Any, calls: list[Any]) -> Any:
-    """What the first call returns, when all have ended; of several errors, that of the function."""
+    """The return value of the first call, when all have ended; of several errors, the one of the function is raised."""
     waiting, lost = list(calls), None
     while waiting:
         done, waiting = ray.wait(waiting, num_returns=1, timeout=None if lost is None else GRACE)
@@ -193,7 +193,7 @@ def _first_of(ray: Any, calls: list[Any]) -> Any:
 
 
 def _line(error: Exception) -> str:
-    """What an error says, without the traceback that Ray puts before it."""
+    """The message of an error, without the traceback that Ray puts before it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = (lines or [type(error).__name__])[-1 if isinstance(error, ConnectionError) else 0]
     return f"{said.rstrip('.')}."
@@ -208,7 +208,7 @@ def _ray() -> Any:
         raise ImportError('bilevel.engines.ray needs Ray: pip install "bilevel[ray]".') from error
     if not ray.is_initialized():
         with warnings.catch_warnings():
-            # Its daemons are started by it, and are other programs right after: no thread of JAX is waited for.
+            # Ray forks only to start its daemons, which never use JAX's threads.
             warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
             ray.init(log_to_driver=False, include_dashboard=False)
     return ray
