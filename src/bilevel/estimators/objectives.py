@@ -47,11 +47,9 @@ INTERCEPT = 1e-6  # the penalty of an intercept that is free
 # Bounds of the logarithms of strengths. Beyond them a head does not depend on the centre, or equals it, to all digits.
 LOGARITHMS = (-15.0, 8.0)
 
-
 Network = Callable[[Any, jax.Array], jax.Array]
-X = dict[
-    str, Any
-]  # keys: network, penalty, perhaps centre, and for `SolvedHeads` a head of which only the shape counts
+# x: network, penalty, perhaps centre, and for `SolvedHeads` a head of which only the shape counts.
+X = dict[str, Any]
 
 
 class Batch(NamedTuple):

@@ -36,7 +36,7 @@ ESTIMATORS = {
 OWN = ("weighting", "max_iter", "random_state", "verbose", "network")  # set by options, or impossible in a file
 SHOWN = 6  # names or classes in a line
 WORDS = {"number": "numbers", "category": "categories", "date": "dates"}
-OTHERWISE = "Where that is wrong: --kind, --number, --category, --date, --exclude."
+OTHERWISE = "If this is wrong: --kind, --number, --category, --date, --exclude."
 
 Say = Callable[[str], None]
 
@@ -222,7 +222,7 @@ def _baselines(
     rows: list[baseline_models.BaselineRows], tasks: int, settings: Settings, say: Say
 ) -> dict[str, np.ndarray]:
     train, test = rows
-    say("Fitting what they are compared with: one pooled model, with the task as a column, and one model a task.")
+    say("Fitting the baseline models: one pooled model, with the task as a column, and one model a task.")
     shape = (len(test.target), train.classes) if train.classes else (len(test.target),)
     own = np.empty(shape)
     for places, outputs in baseline_models.one_each(train, test, tasks, settings.seed):

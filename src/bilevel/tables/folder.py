@@ -66,7 +66,7 @@ def check_target(out: Path, replace: bool) -> None:
     if out.exists() and not replace:
         raise InputError(f"--out {str(out)!r} is there already: give another, or --replace.")
     if out.exists() and not (out / DOCUMENT).is_file() and any(out.iterdir()):
-        raise InputError(f"--out {str(out)!r} is no folder of `bilevel fit`, so that it is not replaced.")
+        raise InputError(f"--out {str(out)!r} is no folder of `bilevel fit`: it is not replaced.")
     parent = out.absolute().parent
     if not parent.is_dir():
         raise InputError(f"--out {str(out)!r}: there is no folder {str(parent)!r}.")
@@ -352,10 +352,8 @@ def remarks(kept: FitFolder) -> list[str]:
 def saved(kept: FitFolder) -> str:
     """Which rows the saved model has seen."""
     if kept.refitted:
-        return (
-            "The model that is kept shares what was judged here, with the heads of the tasks fitted again to all rows."
-        )
-    return "The model that is kept is the one that was judged: it has not seen the rows held out."
+        return "The saved model shares what was judged here; the heads of the tasks were fitted again to all rows."
+    return "The saved model is the one that was judged: it has not seen the rows held out."
 
 
 def _short(value: float) -> str:

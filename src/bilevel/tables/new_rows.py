@@ -91,7 +91,7 @@ def _scored(
             count = int(np.isin(own.codes, [own.labels.index(label) for label in unseen]).sum())
             notes.append(
                 f"{count:,} rows have a {kept.target} that the model has not seen, such as {unseen[0]!r}: it predicts "
-                f"{', '.join(classes[:10])}, so that these rows are wrong."
+                f"{', '.join(classes[:10])}, so these rows count as wrong."
             )
         right = np.where(present, np.array(own.labels)[own.codes] == found.astype(str), False)
         by_task = {label: _mean(right, present & (tasks.codes == k)) for k, label in enumerate(tasks.labels)}
@@ -104,7 +104,7 @@ def _scored(
     notes.append(
         f"{int(present.sum()):,} rows have the target {kept.target}: {name} {whole:.3f}"
         + (f", the worst task {worst} {known[worst]:.3f}." if worst is not None else ".")
-        + " Too good a figure if the model was fitted to some of these rows."
+        + " This is too optimistic if the model was fitted to some of these rows."
     )
     return notes, {"measure": name, "rows": int(present.sum()), "all": whole, "by_task": by_task}
 
@@ -201,10 +201,10 @@ def said(task: AdaptedTask) -> str:
     """A sentence about a new task."""
     begin = f"{task.task}: {task.rows:,} rows"
     if not task.judged:
-        return f"{begin}, too few, or of too few classes, to say how good it is."
+        return f"{begin}; these are too few, or have too few classes, to say how good it is."
     return (
-        f"{begin}; on {task.judged} of them that a first head was not fitted to, a loss of {task.loss:.3f}, and of a "
-        f"model of its own {task.alone:.3f}."
+        f"{begin}; a first head has a loss of {task.loss:.3f} on {task.judged} of them that it was not fitted to, and "
+        f"a model of its own {task.alone:.3f}."
     )
 
 
