@@ -27,7 +27,7 @@ import numpy as np
 
 from bilevel._core import documents
 from bilevel._core.documents import shown
-from bilevel._core.files import FilePath, open_regular
+from bilevel._core.files import FilePath, open_regular, shown_path
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -79,7 +79,7 @@ def encode(kind: Kind, document: Mapping[str, Any], arrays: Mapping[str, Any]) -
 
 def read(path: FilePath, kind: Kind) -> Content:
     """The document and the arrays of a file; a ValueError unless they are what was saved."""
-    where = f"{kind.reader}({_shown(path)})"
+    where = f"{kind.reader}({shown_path(path)})"
     with open_regular(path, where) as file:
         with _damage(where):
             header = _Header.read(file)
@@ -228,7 +228,3 @@ def _damage(where: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
         raise ValueError(f"{where}: it is cut short, damaged or not a safetensors file ({error}).") from error
-
-
-def _shown(path: object) -> str:
-    return repr(os.fspath(path)) if isinstance(path, os.PathLike) else repr(path)

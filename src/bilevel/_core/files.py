@@ -73,6 +73,11 @@ def check_path(path: object, where: str) -> None:
         raise ValueError(f"{where}: it needs the path of a file, which has no zero characters.")
 
 
+def shown_path(path: object) -> str:
+    """A path for an error message, quoted."""
+    return repr(os.fspath(path)) if isinstance(path, os.PathLike) else repr(path)
+
+
 def _check_regular(found: os.stat_result, where: str) -> None:
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(f"{where}: it is a directory, and this takes one file.")

@@ -12,7 +12,6 @@ failing somewhere later.
 from __future__ import annotations
 
 import dataclasses
-import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -25,8 +24,8 @@ import optax
 
 from bilevel._core import array_files, documents, pytrees, values
 from bilevel._core.array_files import Arrays, Kind
-from bilevel._core.files import FilePath, check_path, write_whole
-from bilevel.problem.task_names import Names, TaskValues
+from bilevel._core.files import FilePath, shown_path, target_file, write_whole
+from bilevel.problem.per_task import Names, TaskValues
 from bilevel.results import pytree_json
 from bilevel.results.findings.finding import Finding
 from bilevel.results.history import COLUMNS, Divergence, History, Iterate
@@ -49,14 +48,14 @@ BEST_BY = ("selection", "validation", "last")
 
 def save(result: Result, path: FilePath) -> None:
     """Writes a `Result`; see `Result.save`."""
-    target = _target(path)
+    target = target_file(path, f"save({shown_path(path)})")
     document, arrays = described(result)
     _write(target, array_files.encode(KIND, {"made with": versions(), **document}, arrays))
 
 
 def save_all(results: Sequence[Result], path: FilePath) -> None:
     """Writes several results; see `Results.save`."""
-    target = _target(path)
+    target = target_file(path, f"save({shown_path(path)})")
     parts = [described(result) for result in results]
     arrays = {f"{i}/{name}": array for i, (_, own) in enumerate(parts) for name, array in own.items()}
     document = {"made with": versions(), "results": [own for own, _ in parts]}
@@ -79,20 +78,6 @@ def read_all(path: FilePath, x: Any = None, y: Any = None) -> list[Result]:
         own.setdefault(number, {})[rest] = array
     documented = documents.Fields(whole, where).items("results")
     return [restored(d, own.get(str(i), {}), f"{where}: result {i}", x, y) for i, d in enumerate(documented)]
-
-
-def _target(path: FilePath) -> Path:
-    """The path to write to; raises if it cannot be written."""
-    check_path(path, f"save({path!r})")
-    target = Path(os.path.realpath(path))  # the target of a symbolic link is replaced, not the link
-    if target.is_dir():
-        raise IsADirectoryError(f"save({str(path)!r}): it is a directory, and a result is one file.")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"save({str(path)!r}): there is no directory {str(target.parent)!r}.")
-    # Renaming a new file onto this one would succeed even where it is protected.
-    if target.exists() and not (target.is_file() and os.access(target, os.W_OK)):
-        raise PermissionError(f"save({str(path)!r}): what is there is write-protected or not a regular file.")
-    return target
 
 
 def _write(path: Path, content: bytes) -> None:
