@@ -12,8 +12,8 @@ from jax import nn
 from jax import numpy as jnp
 
 import bilevel as bl
-from bilevel.constraints import Box, Simplex
 from bilevel.hypergradients import Direct, Exact, Tracked
+from bilevel.problem.constraints import Box, Simplex
 from bilevel.weightings import Average, Exponentiated, Regret, SimplexAscent
 
 # ------------------------------------------------------------------ problems

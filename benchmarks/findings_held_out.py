@@ -14,8 +14,8 @@ from jax import nn
 from jax import numpy as jnp
 
 import bilevel as bl
-from bilevel.constraints import Ball, Box
 from bilevel.hypergradients import Direct, Exact, Tracked
+from bilevel.problem.constraints import Ball, Box
 from bilevel.weightings import Average, Exponentiated, Regret, SimplexAscent
 
 # ------------------------------------------------------------------ problems

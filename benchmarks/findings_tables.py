@@ -13,8 +13,8 @@ from findings_problems import network
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 import bilevel as bl
-from bilevel.constraints import Box
 from bilevel.hypergradients import Direct, Exact, Tracked
+from bilevel.problem.constraints import Box
 from bilevel.weightings import Average, Exponentiated, Regret, SimplexAscent
 
 # ------------------------------------------------------------------ problems

@@ -29,7 +29,7 @@ from page import put
 
 import bilevel as bl
 from bilevel._run import last_visit
-from bilevel.solvers._base import catching_up
+from bilevel.solvers._base import some_tasks
 
 DRAWN = 64
 GIVEN = bl.MORBiT(1e-4, 0.01, bl.hypergradients.Tracked(0.01), bl.weightings.SimplexAscent(1e-8))
@@ -111,7 +111,7 @@ def time_steps(sizes: list[int], steps: int = 100_000, turns: int = 3) -> None:
     names += ("worst, start", "mean", "worst, end", "mean")
     lines, seen = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"], {}
     solver = bl.MORBiT(sampling=bl.sampling.Mixture(DRAWN))
-    rarely = {n: 1 + catching_up.steps_at_a_visit(solver, n, DRAWN) for n in sizes}
+    rarely = {n: 1 + some_tasks.steps_at_a_visit(solver, n, DRAWN) for n in sizes}
     given = [(n, "given", 1) for n in (DRAWN, *sizes)]
     chosen = [(DRAWN, "chosen", count) for count in sorted({1, *rarely.values()})]
     chosen += [(n, "chosen", count) for n, count in rarely.items()]
@@ -296,7 +296,7 @@ def few_visits(n: int = 160_000, drawn: int = 16, visits: int = 6, seeds: int = 
     runs = [("one lower step", bl.MORBiT(), 0), ("four", bl.MORBiT(), None), ("four, `Tandem`", bl.Tandem(), None)]
     for (name, solver, more), seed in itertools.product(runs, range(seeds)):
         seen: list[dict] = []
-        with mock.patch.object(catching_up, "STEPS", catching_up.STEPS if more is None else more):
+        with mock.patch.object(catching_up, "STEPS", some_tasks.STEPS if more is None else more):
             jax.clear_caches()  # what is compiled does not know of it
             options = {"callback": seen.append, "every": steps, "progress": False, "seed": seed}
             result = bl.solve(problem, solver.replace(sampling=sampling), x, y, steps=steps, **options)

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 
 import bilevel as bl
-from bilevel._cost.given_rates import GivenRates, with_rates
+from bilevel._cost.catalogue import GivenRates, with_rates
 from bilevel._studies.records import RecordFiles
 from bilevel.comparison import runner
 from bilevel.comparison.benchmarks import BENCHMARKS, all_solvers, by_name

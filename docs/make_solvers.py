@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from bilevel._cost import catalogue
-from bilevel._cost.report import KINDS, Cost
+from bilevel._cost.costs import KINDS, Cost
 
 PAGE = Path(__file__).with_name("solvers.md")
 

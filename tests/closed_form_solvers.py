@@ -4,7 +4,7 @@ import optax
 
 import bilevel as bl
 from bilevel.hypergradients import Exact, Neumann, Tracked
-from bilevel.trackers import Momentum
+from bilevel.hypergradients.trackers import Momentum
 from bilevel.weightings import SimplexAscent
 
 SERIES = Neumann(41, lr=0.4)

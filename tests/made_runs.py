@@ -3,7 +3,7 @@
 import numpy as np
 
 import bilevel as bl
-from bilevel.problem.task_names import Names, TaskValues
+from bilevel.problem.per_task import Names, TaskValues
 from bilevel.results.history import History, Iterate
 from bilevel.results.result import Stored
 

@@ -25,10 +25,9 @@ from bilevel._core.module import part
 from bilevel._run import loop, state_files
 from bilevel._run.devices import Layout
 from bilevel._run.run import Run
-from bilevel.problem import blocks
+from bilevel.problem import sources
 from bilevel.problem.per_task import Everywhere, InOrder
-from bilevel.sampling.base import Draw
-from bilevel.sampling.mixture import Mixture, ticks
+from bilevel.solvers.sampling import Draw, Mixture, ticks
 
 if sys.argv[1:2] == ["--process"]:  # before anything else of JAX
     bl.distributed.start(sys.argv[2], 2, int(sys.argv[3]), timeout=120)
@@ -254,13 +253,13 @@ def many():
 
 def in_blocks():
     """Losses of tasks on two devices, a few at a time, against all at once."""
-    blocks.AT_ONCE, blocks.LARGEST = 2, 2
+    sources.AT_ONCE, sources.LARGEST = 2, 2
     y = PROBLEM.starting_y(jnp.ones(4), jax.random.key(0))
     layout = Layout.of(2, PROBLEM, X)
     placed = layout.problem(PROBLEM)
     assert [group.block(group.validation) for group in placed.groups] == [2, None, None]
     there = jax.jit(placed.validation_losses)(X, layout.spread(y))
-    blocks.AT_ONCE = 1024
+    sources.AT_ONCE = 1024
     return float(np.max(np.abs(np.asarray(there) - PROBLEM.validation_losses(X, y))))
 
 

@@ -14,12 +14,12 @@ FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path i
 ROOMS = (
     ("_core",),
     ("distributed",),
-    ("constraints",),
+    ("problem.constraints",),
     ("problem",),
-    ("hypergradients", "weightings", "trackers", "rules", "lower"),
+    ("hypergradients", "weightings", "hypergradients.trackers", "lower.rules", "lower"),
     ("oracles",),
     ("rates",),
-    ("sampling",),
+    ("solvers.sampling",),
     ("solvers",),
     ("results",),
     ("divergence",),
@@ -89,7 +89,7 @@ def room(name):
 
 
 def test_the_reading_of_imports_finds_them():
-    assert "problem.per_task" in KNOWS["oracles.upper"]
+    assert "problem.per_task" in KNOWS["hypergradients.upper"]
     assert "weightings" in KNOWS["solvers.ttsa"]
     assert KNOWS["_core.pytrees"] == set()
 
@@ -141,13 +141,13 @@ def test_only_problem_vmaps_over_tasks():
     others = {
         "_run.loop",  # seeds
         "_run.reading",  # steps to come
-        "oracles.lower",  # samples of one task's steps, and keys of its steps
+        "lower.steps",  # samples of one task's steps, and keys of its steps
         "solvers._base.drawing",  # parts of a group, one a device
         "rates.curvature",  # two ends of a difference
         "diagnostics.sampling",  # rows of directions
         "diagnostics.regularity",  # columns of a basis
         "diagnostics.hypergradient_report",  # rows of directions
-        "theory.measured",  # rows of directions
+        "theory.constants",  # rows of directions
         "problems.networks",  # rows of a batch
         "testing",
         "_cost.counting",  # the batching rule of what counts

@@ -18,7 +18,6 @@ from bilevel import solvers  # their names alone: each is imported when it is us
 if TYPE_CHECKING:  # the same names for type checkers and editors, which do not read the table
     from bilevel import (
         checkpoints,
-        constraints,
         datasets,
         distributed,
         divergence,
@@ -28,15 +27,12 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
         lower,
         problems,
         rates,
-        rules,
-        sampling,
         testing,
         theory,
-        trackers,
         weightings,
     )
     from bilevel._core.module import leaf, part
-    from bilevel._cost.report import Cost, cost
+    from bilevel._cost.costs import Cost, cost
     from bilevel._run.checkpoint import Checkpoint
     from bilevel._run.solving import solve
     from bilevel.comparison.comparing import Comparison, compare
@@ -52,19 +48,22 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
         loss_errors,
         refit,
     )
-    from bilevel.problem import minmax
+    from bilevel.hypergradients import trackers
+    from bilevel.lower import rules
+    from bilevel.problem import constraints, minmax
     from bilevel.problem.cross_fitting import cross_fit
     from bilevel.problem.distribution import TaskDistribution
-    from bilevel.problem.generators import Generator
     from bilevel.problem.minmax import MinMaxProblem
     from bilevel.problem.multiblock import MultiBlockProblem
     from bilevel.problem.per_task import PerTask
     from bilevel.problem.problem import Problem
+    from bilevel.problem.sources import Generator
     from bilevel.problem.task import Task
     from bilevel.results.plots import plot
     from bilevel.results.result import Result, load
     from bilevel.results.results import Results
     from bilevel.solvers import *  # noqa: F403
+    from bilevel.solvers import sampling
     from bilevel.solvers._base.solver import Solver
     from bilevel.solvers._base.state import Info, State
     from bilevel.solvers.growing import add_tasks
@@ -76,7 +75,7 @@ __version__ = "0.1.0"
 # Where each name lives; a new one also goes into __all__ and the imports above, and a test compares the three.
 _NAMES = {
     "bilevel._core.module": "leaf part",
-    "bilevel._cost.report": "Cost cost",
+    "bilevel._cost.costs": "Cost cost",
     "bilevel._run.checkpoint": "Checkpoint",
     "bilevel._run.solving": "solve",
     "bilevel.comparison.comparing": "Comparison compare",
@@ -85,7 +84,7 @@ _NAMES = {
     "bilevel.diagnostics": "adapt baselines certify check_hypergradient check_problem check_result loss_errors refit",
     "bilevel.problem.cross_fitting": "cross_fit",
     "bilevel.problem.distribution": "TaskDistribution",
-    "bilevel.problem.generators": "Generator",
+    "bilevel.problem.sources": "Generator",
     "bilevel.problem.minmax": "MinMaxProblem",
     "bilevel.problem.multiblock": "MultiBlockProblem",
     "bilevel.problem.per_task": "PerTask",
@@ -104,7 +103,7 @@ _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names
 _MODULE_OF |= dict.fromkeys(solvers.__all__, "bilevel.solvers")
 _SUBMODULES = {
     "checkpoints": "bilevel.checkpoints",
-    "constraints": "bilevel.constraints",
+    "constraints": "bilevel.problem.constraints",
     "datasets": "bilevel.datasets",
     "distributed": "bilevel.distributed",
     "divergence": "bilevel.divergence",
@@ -115,11 +114,11 @@ _SUBMODULES = {
     "minmax": "bilevel.problem.minmax",
     "problems": "bilevel.problems",
     "rates": "bilevel.rates",
-    "rules": "bilevel.rules",
-    "sampling": "bilevel.sampling",
+    "rules": "bilevel.lower.rules",
+    "sampling": "bilevel.solvers.sampling",
     "testing": "bilevel.testing",
     "theory": "bilevel.theory",
-    "trackers": "bilevel.trackers",
+    "trackers": "bilevel.hypergradients.trackers",
     "weightings": "bilevel.weightings",
 }
 

@@ -10,7 +10,8 @@ import optax
 import pytest
 
 import bilevel as bl
-from bilevel import constraints, hypergradients, weightings
+from bilevel import hypergradients, weightings
+from bilevel.problem import constraints
 
 X = jnp.zeros(2)  # one log penalty per coefficient
 Y = jnp.zeros(2)  # the coefficients of a ridge regression

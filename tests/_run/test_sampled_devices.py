@@ -15,8 +15,8 @@ from bilevel._core.module import part
 from bilevel._run.devices import Layout, Stretch
 from bilevel._run.evaluation import Asked
 from bilevel.problem.mapped import Mapped
-from bilevel.sampling import Mixture, Uniform
 from bilevel.solvers._base.drawing import check_devices
+from bilevel.solvers.sampling import Mixture, Uniform
 from clusters import free_port
 from kept_runs import solve
 

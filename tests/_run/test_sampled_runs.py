@@ -10,7 +10,6 @@ from bilevel._run import last_visit, state_files
 from bilevel._run.averaging import add, rested
 from bilevel._run.evaluation import FIXED, HEAVY, Part
 from bilevel._run.run import Run
-from bilevel.problem import blocks
 
 STEPS = 40
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel._cost.given_rates import GivenRates, with_rates
+from bilevel._cost.catalogue import GivenRates, with_rates
 from bilevel._studies.records import Experiment, MemoryRecords, Record, write_table
 from bilevel._studies.statistics import score
 from bilevel.comparison.benchmarks import all_solvers, fingerprint

@@ -10,7 +10,7 @@ import pytest
 
 import bilevel as bl
 from bilevel._core.module import leaf
-from bilevel._cost.given_rates import GivenRates, rates_of, with_rates
+from bilevel._cost.catalogue import GivenRates, rates_of, with_rates
 from bilevel.comparison.runner import Grid, label, tunable, tuned_on
 
 SMALL = Grid((1e-2, 1e-1), (1e-1,), (1e-3,))

@@ -5,7 +5,7 @@ import math
 import pytest
 
 import bilevel as bl
-from bilevel._cost.given_rates import rates_of
+from bilevel._cost.catalogue import rates_of
 from bilevel.comparison.runner import WIDENINGS, Axis, Grid, Search
 from bilevel.weightings import SimplexAscent
 

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from bilevel import constraints
-from bilevel.constraints import Ball, Box, Constraint, NonNegative, Product, Simplex, Unconstrained
+from bilevel.problem import constraints
+from bilevel.problem.constraints import Ball, Box, Constraint, NonNegative, Product, Simplex, Unconstrained
 from bilevel.testing import check_constraint
 
 X = {"matrix": np.array([[0.5, 1.0]]), "number": np.array(2.0)}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, NonlinearConstraint, minimize
 
-from bilevel.constraints import Ball, Box, NonNegative, Product, Simplex, Unconstrained
+from bilevel.problem.constraints import Ball, Box, NonNegative, Product, Simplex, Unconstrained
 from theorems import holds, over
 
 SHAPES = [(1,), (3,), (2, 2), ()]

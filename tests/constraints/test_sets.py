@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bilevel.constraints import Ball, Box, NonNegative, Product, Simplex, Unconstrained
+from bilevel.problem.constraints import Ball, Box, NonNegative, Product, Simplex, Unconstrained
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0)
 theorem = settings(derandomize=True, deadline=None, max_examples=60)

@@ -7,7 +7,7 @@ import pytest
 import bilevel as bl
 from bilevel.diagnostics.single_task import cut_into_folds, stopped
 from bilevel.problem.initial_point import lower_points
-from bilevel.problem.row_moments import Moments
+from bilevel.problem.row_means import Moments
 
 
 def upper(x, y, batch):

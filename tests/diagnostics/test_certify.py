@@ -11,9 +11,9 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import bilevel as bl
-from bilevel.constraints import Box
 from bilevel.hypergradients import Exact
 from bilevel.problem import initial_point
+from bilevel.problem.constraints import Box
 from bilevel.problem.per_task import PerTask
 from bilevel.problems.closed_form import CENTRES, MAPS
 from bilevel.weightings import Ratio, Regret, SimplexAscent, UpperBound

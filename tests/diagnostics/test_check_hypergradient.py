@@ -10,7 +10,7 @@ import pytest
 import bilevel as bl
 from bilevel._core.module import leaf, part
 from bilevel.hypergradients import ConjugateGradient, Direct, Exact, Neumann, RandomNeumann, Tracked, Unrolled
-from bilevel.hypergradients.base import Implicit
+from bilevel.hypergradients.hypergradient import Implicit
 from bilevel.hypergradients.neumann import Series, start_series, sum_series
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0)

@@ -8,7 +8,7 @@ import pytest
 import bilevel as bl
 from bilevel import hypergradients
 from bilevel.hypergradients import Hypergradient, Neumann, Penalty, RandomNeumann, Tracked
-from bilevel.oracles.upper import Point, Upper
+from bilevel.hypergradients.upper import Point, Upper
 from bilevel.problem.per_task import PerTask
 from bilevel.testing import check_hypergradient
 

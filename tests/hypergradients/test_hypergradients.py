@@ -20,8 +20,8 @@ from bilevel.hypergradients import (
     Unrolled,
 )
 from bilevel.hypergradients.neumann import Series, sum_series
-from bilevel.oracles.lower import LowerSteps, Replay
-from bilevel.oracles.upper import Point, Upper
+from bilevel.hypergradients.upper import Point, Upper
+from bilevel.lower.steps import LowerSteps, Replay
 from bilevel.problem.group import UpperSample
 from bilevel.problem.per_task import PerTask
 from ulp import assert_ulp

@@ -12,7 +12,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 import bilevel as bl
-from bilevel import constraints, hypergradients, rates, rules, theory, trackers, weightings
+from bilevel import hypergradients, rates, theory, weightings
+from bilevel.hypergradients import trackers
+from bilevel.lower import rules
+from bilevel.problem import constraints
 from malformed import junk
 
 X, Y = np.zeros(2), np.zeros(2)

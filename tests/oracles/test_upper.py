@@ -6,7 +6,7 @@ import numpy as np
 
 import bilevel as bl
 from bilevel.hypergradients import Exact
-from bilevel.oracles.upper import Point, Upper
+from bilevel.hypergradients.upper import Point, Upper
 from bilevel.problem.per_task import PerTask
 
 TARGETS = np.array([[1.0, -1.0], [0.5, 2.0], [-2.0, 0.3]])

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import bilevel as bl
-from bilevel.oracles.lower import draw_steps
+from bilevel.lower.steps import draw_steps
 from bilevel.paper import experiments
 from bilevel.paper.experiments import OneDraw
 from bilevel.paper.published import (

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.problem import reader
-from bilevel.problem.reader import LoadingError, Reader, Window
+from bilevel.problem import loaded
+from bilevel.problem.loaded import LoadingError, Reader, Window
 
 N, DRAWN = 48, 6
 ROWS = np.random.default_rng(0).normal(size=(N, 9, 3))
@@ -99,7 +99,7 @@ def test_losses_of_all_tasks_are_read_in_blocks(monkeypatch):
     tasks = problem(bl.Task.load(dataset))
     wanted = in_memory().validation_losses(X, y)
     np.testing.assert_allclose(tasks.validation_losses(X, y), wanted, rtol=1e-12)
-    monkeypatch.setattr("bilevel.problem.blocks.BLOCK_BYTES", 0)  # 16 tasks
+    monkeypatch.setattr("bilevel.problem.sources.BLOCK_BYTES", 0)  # 16 tasks
     dataset.read.clear()
     np.testing.assert_allclose(tasks.validation_losses(X, y), wanted, rtol=1e-12)
     assert sorted(dataset.read) == list(range(N))
@@ -157,7 +157,7 @@ def test_what_was_planned_is_read_ahead_in_order_and_once(monkeypatch):
 
 
 def test_steps_find_what_was_read_ahead(monkeypatch):
-    asked, fulfil = [], reader._fulfil
+    asked, fulfil = [], loaded._fulfil
     monkeypatch.setattr(reader, "_fulfil", lambda *own: (asked.append(own), fulfil(*own)))
     dataset = Dataset()
     tasks = problem(bl.Task.load(dataset))

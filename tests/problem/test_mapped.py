@@ -11,7 +11,7 @@ import pytest
 
 import bilevel as bl
 from bilevel._run import reading
-from bilevel.problem import base, blocks
+from bilevel.problem import problem
 from bilevel.problem.mapped import Mapped
 from bilevel.solvers._base import some_tasks
 

@@ -15,8 +15,8 @@ from bilevel._core.schedules import Power
 from bilevel.problem.minmax import Adapted
 from bilevel.problem.task import ROLES
 from bilevel.problems.closed_form import CENTRES, distance
-from bilevel.solvers._base.chosen import Chosen
 from bilevel.solvers._base.single_level import weighted_slope
+from bilevel.solvers._base.task_subset import Chosen
 from bilevel.solvers.trmaml import slope_of_chosen
 from bilevel.weightings import CVaR, Exponentiated, SimplexAscent
 from ulp import assert_ulp

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import bilevel as bl
-from bilevel.problem.task_names import Names
+from bilevel.problem.per_task import Names
 
 
 def test_names_are_equal_where_they_are_the_same():

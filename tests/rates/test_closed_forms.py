@@ -13,8 +13,8 @@ import bilevel as bl
 from bilevel._core.schedules import Power
 from bilevel.problem.initial_point import lower_points
 from bilevel.problem.per_task import PerTask
-from bilevel.rates.base import Needs, RatesState
 from bilevel.rates.curvature import LowerCurvature
+from bilevel.rates.protocol import Needs, RatesState
 from bilevel.rates.relative import RelativeState, first_sizes
 
 

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 import bilevel as bl
 from bilevel.diagnostics.points import solve_lower
-from bilevel.oracles.lower import lower_gradients
+from bilevel.lower.steps import lower_gradients
 from bilevel.problem.initial_point import lower_points
 from bilevel.problem.per_task import PerTask
 from bilevel.rates import curvature, measured

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import bilevel as bl
-from bilevel.problem.task_names import Names, TaskValues
+from bilevel.problem.per_task import Names, TaskValues
 from bilevel.results.findings.finding import Finding
 from bilevel.results.history import COLUMNS, History, Iterate
 from bilevel.results.result import Result

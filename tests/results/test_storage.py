@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 import bilevel as bl
 from bilevel._core import array_files
 from bilevel.hypergradients import Direct
-from bilevel.problem.task_names import Names, TaskValues
+from bilevel.problem.per_task import Names, TaskValues
 from bilevel.results import pytree_json, storage
 from bilevel.results.history import History, Iterate
 from bilevel.results.result import Result

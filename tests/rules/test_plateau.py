@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.rules.base import reduction, update
+from bilevel.lower.rules import reduction, update
 from ulp import assert_ulp
 
 

@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 
 from bilevel.problem.per_task import InOrder
-from bilevel.sampling import All, Mixture, Uniform
-from bilevel.sampling.losses import Owed
-from bilevel.sampling.mixture import Urn, ticks
-from bilevel.sampling.uniform import subset
+from bilevel.solvers.sampling import All, Mixture, Owed, Uniform, Urn, subset, ticks
 
 WEIGHTS = np.array([0.5, 0.3, 0.0, 0.05, 0.15, 0.0, 0.0])
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.constraints import Box, NonNegative
 from bilevel.hypergradients import ConjugateGradient, Exact, Neumann, Tracked
+from bilevel.problem.constraints import Box, NonNegative
 from bilevel.problems import bounded_ball, enclosing_ball, opposed_slopes, shrinkage
 from bilevel.weightings import CVaR, Exponentiated, Fixed, SimplexAscent
 

@@ -14,12 +14,12 @@ from scipy.optimize import fsolve
 import bilevel as bl
 from bilevel._core import module
 from bilevel._core.module import leaf, part
+from bilevel.hypergradients.trackers import Momentum
 from bilevel.problem.distribution import TaskDistribution
 from bilevel.problem.per_task import PerTask
 from bilevel.results.history import tail_mean
 from bilevel.solvers._base.fresh_tasks import looked_at
 from bilevel.solvers._base.state import Halves
-from bilevel.trackers import Momentum
 from bilevel.weightings.cvar import Tail
 from every_solver import every
 from ulp import assert_ulp

@@ -11,11 +11,11 @@ import pytest
 import bilevel as bl
 from bilevel.hypergradients import ConjugateGradient, Direct, Exact, Neumann, RandomNeumann, Tracked
 from bilevel.hypergradients.neumann import Series, sum_series
-from bilevel.oracles.upper import Point, Upper
+from bilevel.hypergradients.trackers import Storm
+from bilevel.hypergradients.upper import Point, Upper
 from bilevel.problem import initial_point
 from bilevel.problem.group import UpperSample
 from bilevel.problem.per_task import PerTask
-from bilevel.trackers import Storm
 from bilevel.weightings import SimplexAscent
 from ulp import assert_ulp
 

@@ -11,14 +11,14 @@ import pytest
 
 import bilevel as bl
 from bilevel._core.module import part
+from bilevel.hypergradients.trackers import Momentum, Storm
 from bilevel.problem.per_task import InOrder, PerTask
-from bilevel.sampling.base import Draw, Sampling
 from bilevel.solvers._base.state import Halves
 from bilevel.solvers._base.task_subset import Rows
+from bilevel.solvers.sampling import Draw, Sampling
 from bilevel.testing import check_solver
 from bilevel.testing.common import Setting, make
 from bilevel.testing.solvers import CompiledRun
-from bilevel.trackers import Momentum, Storm
 from every_solver import every
 
 OPTIONS = {"upper_lr": 0.05, "lower_lr": 0.2, "weighting": bl.weightings.SimplexAscent(0.05)}

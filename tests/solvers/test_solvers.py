@@ -9,14 +9,14 @@ import pytest
 
 import bilevel as bl
 from bilevel._core import pytrees
-from bilevel.constraints import Box
 from bilevel.hypergradients import Exact, Tracked
-from bilevel.oracles.lower import lower_gradients
-from bilevel.oracles.upper import Upper
+from bilevel.hypergradients.trackers import Storm
+from bilevel.hypergradients.upper import Upper
+from bilevel.lower.steps import lower_gradients
 from bilevel.problem import initial_point
+from bilevel.problem.constraints import Box
 from bilevel.problem.per_task import PerTask
 from bilevel.problems import noisy_ball
-from bilevel.trackers import Storm
 from bilevel.weightings import Average, SimplexAscent
 from closed_form_solvers import SERIES, SETTINGS
 

@@ -9,11 +9,11 @@ import optax
 import pytest
 
 import bilevel as bl
+from bilevel.hypergradients.trackers import Momentum, Storm
 from bilevel.problem.per_task import InOrder, PerTask
 from bilevel.solvers._base.state import Halves
 from bilevel.solvers._base.task_subset import Chosen
 from bilevel.testing.common import Setting, make
-from bilevel.trackers import Momentum, Storm
 
 SOLVERS = {name: getattr(bl, name)() for name in bl.solvers.__all__}
 SOLVERS |= {

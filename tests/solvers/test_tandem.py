@@ -8,12 +8,12 @@ import pytest
 
 import bilevel as bl
 from bilevel.hypergradients import Tracked
-from bilevel.hypergradients.base import LinearSolution
-from bilevel.oracles.upper import Point, Upper
+from bilevel.hypergradients.hypergradient import LinearSolution
+from bilevel.hypergradients.upper import Point, Upper
 from bilevel.problem.initial_point import task_of
 from bilevel.problem.per_task import PerTask
 from bilevel.rates import relative
-from bilevel.rates.base import Needs
+from bilevel.rates.protocol import Needs
 from bilevel.weightings import SimplexAscent
 
 

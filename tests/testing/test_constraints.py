@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bilevel._core.module import part
-from bilevel.constraints import Ball, Constraint
+from bilevel.problem.constraints import Ball, Constraint
 from bilevel.testing import check_constraint
 
 X = {"matrix": np.array([[0.5, 1.0]]), "number": np.array(2.0)}

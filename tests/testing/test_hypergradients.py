@@ -6,7 +6,7 @@ import pytest
 
 from bilevel._core.module import leaf, part
 from bilevel.hypergradients import ConjugateGradient, Tracked
-from bilevel.hypergradients.base import Implicit, LinearSolution, implicit
+from bilevel.hypergradients.hypergradient import Implicit, LinearSolution, implicit
 from bilevel.testing import check_hypergradient
 
 

@@ -4,8 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bilevel.trackers import Momentum, Storm
-from bilevel.trackers.saga import look_up, start_table
+from bilevel.hypergradients.trackers import Momentum, Storm, look_up, start_table
 
 POINTS, NOISE = np.random.default_rng(0).normal(size=(2, 8, 3))
 

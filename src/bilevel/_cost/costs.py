@@ -153,7 +153,7 @@ class RunCost(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many steps the run has."""
+        """The number of steps."""
         return len(self.rows) - 1
 
 
@@ -197,7 +197,7 @@ class RunCounter:
         return RunCost(Cost(*self._start), Cost(*each.sum(axis=0)), Cost(*measuring), rows)
 
     def within(self, rows: float) -> RunCost:
-        """The longest run that was found to use no more rows than these; one step, where even that uses more."""
+        """The longest run found that uses no more than these rows; one step where even that uses more."""
         best, steps, tried = None, WINDOW, set()
         while steps not in tried and len(tried) < TRIES:
             tried.add(steps)
@@ -223,7 +223,7 @@ class RunCounter:
         return self._counted(begin)
 
     def _counted(self, action: Callable[[], Any]) -> tuple[Any, np.ndarray]:
-        """What an action returns, and the calls per task that it makes."""
+        """The result of an action, and the calls per task that it makes."""
         self._tally.counts.clear()
         self._tally.next_step()
         found = jax.block_until_ready(action())  # counts are complete when the numbers are
@@ -279,12 +279,12 @@ class RunCounter:
         return found
 
     def _refreshes(self, steps: int) -> list[int]:
-        """When a run of this length measures."""
+        """The steps after which a run of this length measures rates."""
         run = Run(self.problem, self.solver, self.x, self.y, 0, steps)
         return [k for k in range(1, steps) if run.refreshes_at(k)]
 
     def _next_length(self, found: RunCost, rows: float) -> int:
-        """How many steps to count next, towards the longest run that uses no more than these rows."""
+        """The next number of steps to count, towards the longest run that uses no more than these rows."""
         if not any(found.measuring) and found.rows[-1] > rows:  # its first steps are the shorter run
             return max(1, int(np.searchsorted(found.rows, rows, side="right")) - 1)
         each = max(found.steps.rows / found.length, 1e-9)

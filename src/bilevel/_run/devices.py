@@ -25,10 +25,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 from bilevel._core import values
-from bilevel.problem.base import BaseProblem
 from bilevel.problem.group import Group
 from bilevel.problem.on_devices import AXIS, Placement
 from bilevel.problem.per_task import Everywhere, PerTask
+from bilevel.problem.problem import BaseProblem
 from bilevel.problem.task import ROLES
 
 Device = Any  # jax.Device, which is no type to checkers

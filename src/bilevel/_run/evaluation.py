@@ -21,14 +21,14 @@ from bilevel._core.simplex_program import respond
 from bilevel._run.devices import Layout
 from bilevel._run.metrics import Metrics, measure
 from bilevel.lower import Newton
-from bilevel.problem.base import BaseProblem
 from bilevel.problem.group import TaskView
 from bilevel.problem.per_task import PerTask, fields_of
-from bilevel.sampling import Uniform
+from bilevel.problem.problem import BaseProblem
 from bilevel.solvers._base.fresh_tasks import FreshTasks
-from bilevel.solvers._base.rows import Rows
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.some_tasks import SomeTasks
+from bilevel.solvers._base.task_subset import Rows
+from bilevel.solvers.sampling import Uniform
 from bilevel.weightings.base import Weighting
 
 ACCURACY = 1e-4  # of a fitted y, relative: the length of the Newton step after which it counts as fitted

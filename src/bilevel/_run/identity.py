@@ -23,8 +23,8 @@ import optax
 from bilevel._core import pytrees
 from bilevel._run import function_code
 from bilevel._run.run import Run
-from bilevel.problem.base import BaseProblem
 from bilevel.problem.per_task import PerTask
+from bilevel.problem.problem import BaseProblem
 
 Facts = dict[str, Any]
 LONG, AROUND = 120, 40  # signs of a text from which on a refusal shows only those around what differs

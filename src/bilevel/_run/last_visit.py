@@ -25,13 +25,11 @@ from bilevel._core import pytrees
 from bilevel._run.evaluation import Losses
 from bilevel._run.metrics import Metric, Metrics, roles_of
 from bilevel.lower.fitting import fitted
-from bilevel.problem.base import BaseProblem
-from bilevel.problem.blocks import places_of_blocks
 from bilevel.problem.group import Group
 from bilevel.problem.on_devices import each_task, in_turn
 from bilevel.problem.per_task import PerTask
-from bilevel.problem.problem import Problem
-from bilevel.problem.sources import Source
+from bilevel.problem.problem import BaseProblem, Problem
+from bilevel.problem.sources import Source, places_of_blocks
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.some_tasks import SomeTasks
 

@@ -19,7 +19,7 @@ from bilevel._run import last_visit
 from bilevel._run.averaging import LateAverage, add
 from bilevel._run.averaging import Variables as Variables
 from bilevel._run.devices import Layout
-from bilevel.problem.base import BaseProblem
+from bilevel.problem.problem import BaseProblem
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.some_tasks import SomeTasks
 from bilevel.solvers._base.state import Info, State

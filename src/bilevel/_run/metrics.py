@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from bilevel._core import pytrees
-from bilevel.problem.base import BaseProblem
 from bilevel.problem.per_task import PerTask
-from bilevel.problem.problem import Problem
+from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.results.history import COLUMNS
 
 Metric = Callable[[Any, Any, Any], jax.Array]

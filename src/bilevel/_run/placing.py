@@ -6,7 +6,7 @@ from typing import Any
 
 from bilevel._run.devices import Devices, Layout, fetched
 from bilevel._run.run import check_problem_type
-from bilevel.problem.base import BaseProblem
+from bilevel.problem.problem import BaseProblem
 from bilevel.solvers._base.checks import check_drawing_on_devices, check_one_device
 from bilevel.solvers._base.solver import Solver
 

@@ -27,14 +27,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._run.devices import fetched
-from bilevel.problem.base import BaseProblem
-from bilevel.problem.blocks import places_of_blocks
 from bilevel.problem.group import Group
-from bilevel.problem.loaded import Loaded
+from bilevel.problem.loaded import Loaded, LoadingError, Reader, Window
 from bilevel.problem.mapped import Mapped, Pages
 from bilevel.problem.on_devices import parts_of
-from bilevel.problem.reader import LoadingError, Reader, Window
-from bilevel.problem.sources import Source
+from bilevel.problem.problem import BaseProblem
+from bilevel.problem.sources import Source, places_of_blocks
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.some_tasks import Ahead, SomeTasks
 from bilevel.solvers._base.state import State

@@ -18,7 +18,7 @@ from bilevel._run.loop import Carry, Variables, Watch
 from bilevel._run.metrics import in_order
 from bilevel._run.reached import Evaluated, Reached, Row
 from bilevel._run.run import Run
-from bilevel.problem.base import BaseProblem
+from bilevel.problem.problem import BaseProblem
 from bilevel.results.history import History, Iterate
 from bilevel.results.result import Result
 from bilevel.solvers._base.fresh_tasks import FreshTasks

@@ -23,8 +23,7 @@ from bilevel._run.reporting import Report
 from bilevel._run.reservoir import Reservoir
 from bilevel.divergence import DIVERGED as DIVERGED
 from bilevel.divergence import Policy, SmallerRates, Stop
-from bilevel.problem.base import BaseProblem
-from bilevel.problem.problem import Problem
+from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.solvers._base.fresh_tasks import FreshTasks
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.some_tasks import SomeTasks

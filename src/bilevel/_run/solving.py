@@ -26,8 +26,7 @@ from bilevel._run.run import Callback, Run, check_problem_type
 from bilevel._run.signals import noticed
 from bilevel.divergence import Policy
 from bilevel.loggers.base import Logger
-from bilevel.problem.base import BaseProblem
-from bilevel.problem.problem import Problem
+from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.results.result import Result
 from bilevel.results.results import Results
 from bilevel.solvers._base.solver import Solver

@@ -24,7 +24,7 @@ from bilevel._core import documents
 from bilevel._core.averages import mean
 from bilevel._core.files import check_component, read_regular, write_whole
 from bilevel._run.checkpoint import Checkpoint
-from bilevel.oracles.upper import Point
+from bilevel.hypergradients.upper import Point
 from bilevel.problem.problem import Problem
 from bilevel.problems import Ready
 from bilevel.results.result import Result

@@ -1,4 +1,4 @@
-"""What is compared: problems by name, solvers by name, and which of them fit together."""
+"""Problems and solvers to compare, by name, and checks of which fit together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bilevel.datasets import fashion_pairs, letter_pairs, sinusoids
 from bilevel.hypergradients import Unrolled
 from bilevel.paper import experiments
 from bilevel.problem import initial_point
-from bilevel.problem.base import BaseProblem
+from bilevel.problem.problem import BaseProblem
 from bilevel.problems import Ready, enclosing_ball, hyperparameters, noisy_ball, representation, sinusoid_regression
 from bilevel.solvers import MORBiT
 from bilevel.solvers._base.solver import Solver
@@ -130,7 +130,7 @@ class Selection(NamedTuple):
 
 
 class Recommended(NamedTuple):
-    """What `bl.solve` takes where no solver is given."""
+    """The solver that we recommend for a problem, and its name."""
 
     name: str
     solver: Solver

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevel._cost.run_cost import RunCost
+from bilevel._cost.costs import RunCost
 from bilevel._studies import statistics
 from bilevel._studies.records import COLUMNS, REGRETS, ROWS, Record, write_table
 from bilevel.results.findings.finding import Finding
@@ -366,7 +366,7 @@ def _costs(goal: str) -> list[Column]:
 
 
 def _notes(rows: Sequence[TableRow]) -> list[str]:
-    """What the ranks go by, and the findings."""
+    """The column that ranks go by, and the findings."""
     of_tasks = "Regrets are losses less what a task could reach; of tasks: with the worst loss, with the worst regret."
     said = [f"Ranked by {RANKED_BY[str(rows[0]['ranked_by'])]}.", *[of_tasks] * ("regret_test" in rows[0])]
     return [*said, *map(str, table_findings(rows))]

@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from bilevel._core import pytrees, values
-from bilevel._cost.report import DivergedError
+from bilevel._cost.costs import DivergedError
 from bilevel._studies.records import Experiment, MemoryRecords, RecordFiles
 from bilevel.comparison import figure
 from bilevel.comparison.benchmarks import OPTIMA, PAPER, benchmark, choose, own_benchmark, recommended_for, refusal
@@ -31,8 +31,7 @@ from bilevel.comparison.candidates import (
 )
 from bilevel.comparison.runner import TUNING_SEED, Budget, Grid, OverBudgetError, Runner, tunable, tuned_on
 from bilevel.problem import initial_point
-from bilevel.problem.base import BaseProblem
-from bilevel.problem.problem import Problem
+from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.results.findings.finding import Finding
 from bilevel.solvers._base.solver import Solver
 from bilevel.weightings.base import Weighting
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What a comparison found.
+    """The result of `compare`.
 
     Attributes:
         title: of the problem.
@@ -206,8 +205,8 @@ def compare(
 
 
 def default_target(candidates: Sequence[Candidate]) -> float:
-    """Where MORBiT as the paper has it ends, or else MORBiT, or else the median solver."""
-    # A mean over some runs of a solver that diverges in others would be a target for nobody.
+    """The final loss of MORBiT as the paper has it, or else of MORBiT, or else of the median solver."""
+    # Only solvers without a diverged run: the mean of the runs that are left would mislead.
     whole = [candidate for candidate in candidates if not candidate.diverged.any()]
     whole.sort(key=lambda candidate: candidate.rates != AUTOMATIC)  # tuned runs of a solver replace automatic ones
     ends = {candidate.name: candidate.worst for candidate in whole}
@@ -215,23 +214,23 @@ def default_target(candidates: Sequence[Candidate]) -> float:
 
 
 class _Wanted(NamedTuple):
-    """What the user asks for."""
+    """The choices of the user."""
 
     named: bool  # whether the solvers were named: one that cannot run is then an error
     grid: Grid | None
     automatic: Sequence[str] | None
 
 
-class _Ran(NamedTuple):
+class _Outcome(NamedTuple):
     """The solvers that ran, and why others did not."""
 
     candidates: list[Candidate]
     skipped: dict[str, str]
 
 
-def _run(runner: Runner, solvers: Mapping[str, Solver], wanted: _Wanted) -> _Ran:
+def _run(runner: Runner, solvers: Mapping[str, Solver], wanted: _Wanted) -> _Outcome:
     """Runs the solvers that can run. Others are left out, or raise if the user named them."""
-    ran = _Ran([], {})
+    ran = _Outcome([], {})
     # Check all of them first: runs may take hours.
     able = {name: solver for name, solver in solvers.items() if _is_able(runner, name, solver, wanted, ran.skipped)}
     for name, solver in able.items():

@@ -17,9 +17,8 @@ import jax
 import numpy as np
 
 from bilevel._core.schedules import Rate
-from bilevel._cost.given_rates import GivenRates, field_names, has_weights_rate, rates_of, with_rates
-from bilevel._cost.report import DivergedError
-from bilevel._cost.run_cost import RunCost, RunCounter
+from bilevel._cost.catalogue import GivenRates, field_names, has_weights_rate, rates_of, with_rates
+from bilevel._cost.costs import DivergedError, RunCost, RunCounter
 from bilevel._run.driver import run_one
 from bilevel._run.progress import Quiet
 from bilevel._run.reached import INTERRUPTED
@@ -75,7 +74,7 @@ class Tunable(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """What every run may use: oracle calls per task, or seconds of steps, or just steps."""
+    """The limit of every run: oracle calls per task, or seconds of steps, or just steps."""
 
     calls: float | None = None
     seconds: float | None = None
@@ -83,7 +82,7 @@ class Budget(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How long a run is, and what it costs."""
+    """The length of a run, and its cost."""
 
     steps: int
     profile: Profile

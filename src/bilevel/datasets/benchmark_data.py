@@ -35,7 +35,7 @@ import numpy as np
 
 from bilevel._core import values
 from bilevel._core.files import open_regular, write_whole
-from bilevel.problem.generators import Generator
+from bilevel.problem.sources import Generator
 from bilevel.problem.task import Task
 
 # ------------------------------------------------------------------ FashionMNIST

@@ -17,17 +17,16 @@ from bilevel._core.averages import mean, worst
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
 from bilevel.diagnostics.points import check_is_problem
-from bilevel.oracles.lower import Replay, descend, steps_of
+from bilevel.lower.rules import Rule
+from bilevel.lower.steps import Replay, descend, steps_of
 from bilevel.problem import findings, initial_point
 from bilevel.problem.cross_fitting import pooled, whole_name
-from bilevel.problem.per_task import PerTask, for_tasks
+from bilevel.problem.per_task import PerTask, TaskValues, for_tasks
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Source
 from bilevel.problem.task import Task, TaskStack, as_list
-from bilevel.problem.task_names import TaskValues
 from bilevel.rates import curvature
 from bilevel.rates.curvature import LowerCurvature
-from bilevel.rules.base import Rule
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -22,9 +22,8 @@ from bilevel.diagnostics.points import check_is_problem, columns
 from bilevel.diagnostics.regularity import is_strongly_convex, lower_spectra
 from bilevel.problem import findings, initial_point
 from bilevel.problem.findings import ProblemFinding
-from bilevel.problem.per_task import PerTask
+from bilevel.problem.per_task import Names, PerTask
 from bilevel.problem.problem import Problem
-from bilevel.problem.task_names import Names
 from bilevel.rates import curvature
 from bilevel.results.findings.finding import Finding
 from bilevel.results.result import Result

@@ -26,11 +26,10 @@ from bilevel.diagnostics.points import (
 from bilevel.diagnostics.regularity import lower_spectra
 from bilevel.diagnostics.sampling import Estimate, EstimateErrors, errors_of, moments_of
 from bilevel.hypergradients import Tracked
-from bilevel.hypergradients.base import Hypergradient
+from bilevel.hypergradients.hypergradient import Hypergradient
 from bilevel.problem import findings, initial_point
-from bilevel.problem.per_task import PerTask
+from bilevel.problem.per_task import Names, PerTask
 from bilevel.problem.problem import Problem
-from bilevel.problem.task_names import Names
 
 TRACKED = Tracked()  # the estimator that solvers have by default
 SHOWN = 10  # tasks in the text

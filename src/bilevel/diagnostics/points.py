@@ -15,14 +15,13 @@ import numpy as np
 
 from bilevel._core import pytrees
 from bilevel.diagnostics.regularity import is_strongly_convex
-from bilevel.hypergradients.conjugate_gradient import ConjugateGradient
+from bilevel.hypergradients.exact import ConjugateGradient
+from bilevel.hypergradients.upper import Point, Upper
 from bilevel.lower.newton import Newton
-from bilevel.oracles.upper import Point, Upper
 from bilevel.problem import findings, initial_point
 from bilevel.problem.group import UpperSample
-from bilevel.problem.per_task import PerTask, fields_of
+from bilevel.problem.per_task import PerTask, TaskValues, fields_of
 from bilevel.problem.problem import Problem
-from bilevel.problem.task_names import TaskValues
 
 PRODUCTS = 1000  # the most Hessian products per linear system
 _NEWTON = Newton()

@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 
 from bilevel._core import dense, linear, pytrees
 from bilevel._core.linear import hessian_product, response
-from bilevel.oracles.lower import lower_gradients
+from bilevel.lower.steps import lower_gradients
 from bilevel.problem.group import TaskView
 from bilevel.problem.per_task import PerTask, for_groups, for_tasks
 from bilevel.problem.problem import Problem

@@ -12,9 +12,9 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from bilevel._core.module import part
-from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles.lower import Replay, draw_steps, first_of, steps_of
-from bilevel.oracles.upper import Point, Upper
+from bilevel.hypergradients.hypergradient import Hypergradient
+from bilevel.hypergradients.upper import Point, Upper
+from bilevel.lower.steps import Replay, draw_steps, first_of, steps_of
 from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample

@@ -21,11 +21,10 @@ from bilevel.diagnostics.points import check_is_problem, read_point
 from bilevel.problem import findings, initial_point
 from bilevel.problem.cross_fitting import parts, pooled
 from bilevel.problem.group import Group
-from bilevel.problem.per_task import PerTask
+from bilevel.problem.per_task import Names, PerTask
 from bilevel.problem.problem import Problem
-from bilevel.problem.row_moments import Moments, row_moments
+from bilevel.problem.row_means import Moments, row_moments
 from bilevel.problem.task import Task
-from bilevel.problem.task_names import Names
 from bilevel.solvers._base.bilevel import BilevelSolver
 from bilevel.solvers._base.solver import FIRST_MEASUREMENT
 from bilevel.solvers.tandem import Tandem

@@ -11,15 +11,12 @@ Every estimator says whether it is unbiased on batches: whether, given y and wha
 mean over all batches is what it would be on all the data. `benchmarks/estimator_bias.py` measures it.
 """
 
-from bilevel.hypergradients.base import Hypergradient
-from bilevel.hypergradients.conjugate_gradient import ConjugateGradient
-from bilevel.hypergradients.direct import Direct
-from bilevel.hypergradients.exact import Exact
-from bilevel.hypergradients.neumann import Neumann
+from bilevel.hypergradients.exact import ConjugateGradient, Exact
+from bilevel.hypergradients.hypergradient import Hypergradient
+from bilevel.hypergradients.neumann import Neumann, RandomNeumann
 from bilevel.hypergradients.penalty import Penalty
-from bilevel.hypergradients.random_neumann import RandomNeumann
 from bilevel.hypergradients.tracked import Tracked
-from bilevel.hypergradients.unrolled import Unrolled
+from bilevel.hypergradients.unrolled import Direct, Unrolled
 
 __all__ = [
     "ConjugateGradient",

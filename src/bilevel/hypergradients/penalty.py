@@ -13,7 +13,7 @@ from bilevel._core import linear, values
 from bilevel._core.linear import hessian_product
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
-from bilevel.hypergradients.base import Hypergradient, rate_from
+from bilevel.hypergradients.hypergradient import Hypergradient, rate_from
 from bilevel.problem.group import TaskView, UpperSample
 
 

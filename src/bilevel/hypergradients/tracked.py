@@ -10,7 +10,7 @@ import optax
 from bilevel._core import values
 from bilevel._core.linear import hessian_product
 from bilevel._core.module import leaf, part
-from bilevel.hypergradients.base import (
+from bilevel.hypergradients.hypergradient import (
     Implicit,
     LinearSolution,
     rate_from,

@@ -29,12 +29,12 @@ import numpy as np
 import optax
 
 from bilevel._studies.records import Experiment
-from bilevel.constraints import NonNegative, Unconstrained
 from bilevel.datasets import fashion_mnist, fashion_pairs, letter_pairs, sinusoids
 from bilevel.datasets.benchmark_data import Wave, wave_task
 from bilevel.diagnostics.points import solve_lower
 from bilevel.hypergradients import Direct, Exact, Tracked, Unrolled
-from bilevel.oracles.upper import Point, Upper
+from bilevel.hypergradients.upper import Point, Upper
+from bilevel.lower.rules import Plateau
 from bilevel.paper.published import (
     FourierHeads,
     Hyperparameters,
@@ -45,6 +45,7 @@ from bilevel.paper.published import (
     squared_weights,
     with_heads,
 )
+from bilevel.problem.constraints import NonNegative, Unconstrained
 from bilevel.problem.group import UpperSample
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
@@ -57,7 +58,6 @@ from bilevel.problems.networks import (
     softmax_cross_entropy_twice,
     squared_error,
 )
-from bilevel.rules.plateau import Plateau
 from bilevel.solvers import MORBiT, Tandem
 from bilevel.weightings import Average, SimplexAscent, Watched
 

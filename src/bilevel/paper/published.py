@@ -20,7 +20,7 @@ import optax
 
 from bilevel._core import values
 from bilevel._core.module import leaf, part
-from bilevel.oracles.lower import Replay, descend, draw_steps, first_of, steps_of
+from bilevel.lower.steps import Replay, descend, draw_steps, first_of, steps_of
 from bilevel.problem.group import UpperSample
 from bilevel.problem.per_task import PerTask, fields_of, for_tasks
 from bilevel.problem.problem import Problem

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from bilevel._core import pytrees, values
-from bilevel.problem.generators import Generator
+from bilevel.problem.sources import Generator
 from bilevel.problem.task import Task, TaskStack, as_list
 
 FOLD = re.compile(r"(?P<task>.*), fold (?P<fold>\d+) of \d+", re.DOTALL)

@@ -11,10 +11,9 @@ import jax.numpy as jnp
 
 from bilevel._core import pytrees, values
 from bilevel._core.module import part
-from bilevel.problem.generators import Generator
-from bilevel.problem.sources import Batch
+from bilevel.problem.per_task import Names
+from bilevel.problem.sources import Batch, Generator
 from bilevel.problem.task import ROLES, Task, TaskStack
-from bilevel.problem.task_names import Names
 
 if TYPE_CHECKING:
     from bilevel.problem.problem import Problem

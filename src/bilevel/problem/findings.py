@@ -15,13 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
-from bilevel.constraints.base import Constraint
 from bilevel.problem import row_means
-from bilevel.problem.base import BaseProblem
-from bilevel.problem.finding import ProblemFinding
+from bilevel.problem.constraints import Constraint
 from bilevel.problem.group import Group
 from bilevel.problem.per_task import PerTask
-from bilevel.problem.row_means import Pair
+from bilevel.problem.problem import BaseProblem
+from bilevel.problem.row_means import Pair, ProblemFinding
 from bilevel.problem.sources import Source
 from bilevel.problem.task import ROLES
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
-from bilevel.problem.base import BaseProblem
 from bilevel.problem.group import Group
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.task import Task
+
+if TYPE_CHECKING:
+    from bilevel.problem.problem import BaseProblem
 
 UNTRAINED = ("BatchStat", "RngCount", "RngKey")  # variables of Flax NNX
 STATE = (

@@ -16,14 +16,13 @@ import jax
 
 from bilevel._core import values
 from bilevel._core.module import assign, leaf, part, static
-from bilevel.constraints.base import Constraint
-from bilevel.problem.base import BaseProblem, common_fields
+from bilevel.problem.constraints import Constraint
 from bilevel.problem.group import Group, TaskView, UpperSample
-from bilevel.problem.per_task import PerTask
+from bilevel.problem.per_task import Names, PerTask
+from bilevel.problem.problem import BaseProblem, common_fields
 from bilevel.problem.sources import Sample
 from bilevel.problem.stacking import Batches, stack_tasks
 from bilevel.problem.task import Task, TaskStack, as_list
-from bilevel.problem.task_names import Names
 
 Loss = Callable[[Any, Any], jax.Array]
 

@@ -16,15 +16,13 @@ import jax
 import jax.numpy as jnp
 
 from bilevel._core.module import assign, leaf, part, static
-from bilevel.constraints import Unconstrained
-from bilevel.constraints.base import Constraint
 from bilevel.problem import initial_point
-from bilevel.problem.base import BaseProblem, common_fields
+from bilevel.problem.constraints import Constraint, Unconstrained
 from bilevel.problem.group import Group
-from bilevel.problem.per_task import PerTask
+from bilevel.problem.per_task import Names, PerTask
+from bilevel.problem.problem import BaseProblem, common_fields
 from bilevel.problem.stacking import Batches, stack_tasks
 from bilevel.problem.task import Task, TaskStack, as_list
-from bilevel.problem.task_names import Names
 
 
 class BlockPoint(NamedTuple):

@@ -17,8 +17,7 @@ from jax.sharding import PartitionSpec as Spec
 from jax.typing import ArrayLike
 
 from bilevel._core import pytrees
-from bilevel.problem.blocks import places_of_blocks
-from bilevel.problem.sources import Source
+from bilevel.problem.sources import Source, places_of_blocks
 
 AXIS = "tasks"  # of the mesh
 

@@ -3,30 +3,235 @@
     min over x in X of  max over tasks i of  f_i(x, y_i*(x)),      y_i*(x) = argmin over y of g_i(x, y)
 
 Users write f and g for one task and one batch. Tasks whose functions and shapes agree are stacked into a `Group`.
+`BaseProblem` is what every kind of problem is: tasks in groups of like ones, under one constraint on x.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
+from bilevel._core import module, pytrees
 from bilevel._core.module import assign, leaf, part, static
-from bilevel.constraints.base import Constraint
 from bilevel.problem import initial_point
-from bilevel.problem.base import BaseProblem, common_fields
+from bilevel.problem.constraints import Constraint, Unconstrained
 from bilevel.problem.distribution import TaskDistribution
-from bilevel.problem.group import Group
-from bilevel.problem.per_task import PerTask
-from bilevel.problem.stacking import Batches, stack_tasks
-from bilevel.problem.task import Task, TaskStack
-from bilevel.problem.task_names import Names
+from bilevel.problem.group import Group, UpperSample
+from bilevel.problem.on_devices import gathered, own_rows, shared, weighted_sum
+from bilevel.problem.per_task import Everywhere, Names, PerTask, TaskValues
+from bilevel.problem.sources import Sample
+from bilevel.problem.stacking import Batches, Stacked, shapes_of, stack_tasks
+from bilevel.problem.task import ROLES, Task, TaskStack
 
 X = TypeVar("X")
 Y = TypeVar("Y")
 BatchT = TypeVar("BatchT")
+
+
+GLIMPSED = 1024  # tasks
+
+
+class BaseProblem(abc.ABC):
+    """Tasks in groups of like ones, under one constraint. A kind of problem is a part that inherits this.
+
+    Attributes:
+        groups: like tasks, stacked.
+        constraint: the set X of x.
+        place: where each task is among the groups, one after the other; None where that is their order already.
+        names: of all tasks. To what is compiled only their number matters.
+    """
+
+    groups: tuple[Group, ...]
+    constraint: Constraint
+    place: jax.Array | None
+    names: Names
+
+    calls: ClassVar[dict[str, str]] = {"upper": "upper(x, y, batch)", "lower": "lower(x, y, batch)"}  # in errors
+    comparable_losses: ClassVar[bool] = True  # whether a lower loss is a better iterate
+
+    @abc.abstractmethod
+    def validation_losses(self, x: Any, y: PerTask[Any]) -> jax.Array:
+        """The tasks' losses on all validation data, in their order."""
+
+    def selection_losses(self, x: Any, y: PerTask[Any]) -> jax.Array | None:
+        """The same on all selection data; None where the tasks have none."""
+        return self.held_out_losses(x, y, "selection") if self.has_selection else None
+
+    def test_losses(self, x: Any, y: PerTask[Any]) -> jax.Array | None:
+        """The same on all test data; None where a task has none."""
+        return self.held_out_losses(x, y, "test") if self.has_test else None
+
+    def held_out_losses(self, x: Any, y: PerTask[Any], role: str) -> jax.Array:
+        """What validation losses would be on the rows of another role, "selection" or "test"."""
+        swapped = tuple(dataclasses.replace(group, validation=getattr(group, role)) for group in self.groups)
+        return self.replace(groups=swapped).validation_losses(x, y)
+
+    @abc.abstractmethod
+    def starting_y(self, y: Any, key: jax.Array) -> PerTask[Any]:
+        """Every task's y at the start, from what the user gave to `solve`."""
+
+    def replace(self, **fields: Any) -> Self:
+        """The same problem with other fields."""
+        return module.replace(self, **fields)
+
+    # ------------------------------------------------------------------ what it consists of
+
+    @property
+    def size(self) -> int:
+        """How many tasks."""
+        return len(self.names)
+
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether steps see batches rather than all the data, so that what they see is noisy."""
+        return any(group.lower_batch is not None or group.upper_batch is not None for group in self.groups)
+
+    @property
+    def has_selection(self) -> bool:
+        """Whether every task has rows for selection."""
+        return all(group.selection is not None for group in self.groups)
+
+    @property
+    def fits_validation(self) -> bool:
+        """Whether x is fitted to the validation rows, so that their losses say little about other rows."""
+        return True
+
+    @property
+    def has_test(self) -> bool:
+        """Whether every task has test data."""
+        return all(group.test is not None for group in self.groups)
+
+    @property
+    def counted(self) -> str:
+        """How many tasks and groups, in words."""
+        groups = len(self.groups)
+        return f"{self.size} task{'s' * (self.size != 1)} in {groups} group{'s' * (groups != 1)}"
+
+    # ------------------------------------------------------------------ tasks and groups
+
+    def each(self, function: Callable[..., Any], *arguments: PerTask[Any] | None) -> PerTask[Any]:
+        """`function(task, *arguments)` for every task, each with its own arguments; None is None for all."""
+        own = [arguments_of_group(arguments, g) for g in range(len(self.groups))]
+        return PerTask(tuple(group.each(function, *a) for group, a in zip(self.groups, own, strict=True)))
+
+    def join(self, values: PerTask[Any]) -> Any:
+        """One pytree, stacked in the order of the tasks."""
+        own = [gathered(value, group.on) for value, group in zip(values, self.groups, strict=True)]
+        whole = own[0] if len(own) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *own)
+        whole = whole if self.place is None else pytrees.index(whole, self.place)
+        return jax.tree.map(lambda leaf: shared(leaf, self.groups[0].on) if leaf.ndim == 1 else leaf, whole)
+
+    def split(self, ordered: Any) -> PerTask[Any]:
+        """A pytree that is stacked in the order of the tasks, per group: the inverse of `join`."""
+        ordered = shared(ordered, self.groups[0].on)
+        own = [(group, part) for group, part in zip(self.groups, self._parts(), strict=True)]
+        if self.place is not None:  # each device looks up its own
+            own = [(group, own_rows(part, group.on)) for group, part in own]
+        return PerTask(tuple(own_rows(pytrees.index(ordered, part), group.on) for group, part in own))
+
+    def split_everywhere(self, ordered: Any) -> Everywhere[Any]:
+        """The same with all rows on every device."""
+        return Everywhere(tuple(pytrees.index(ordered, part) for part in self._parts()))
+
+    def _parts(self) -> list[Any]:
+        """Where the tasks of each group are in the order of all."""
+        if self.place is None:  # a group's tasks stand together; its ids may be those of a larger problem
+            ends = np.cumsum([group.size for group in self.groups])
+            return [slice(end - group.size, end) for group, end in zip(self.groups, ends, strict=True)]
+        return [group.ids for group in self.groups]
+
+    def weighted_sum(self, weights: jax.Array, values: PerTask[Any]) -> Any:
+        """sum_i weights_i values_i, of pytrees."""
+        own = zip(self.split(weights), values, self.groups, strict=True)
+        sums = [weighted_sum(weight, value, group.on) for weight, value, group in own]
+        return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *sums)
+
+    def fill(self, value: Any, dtype: Any) -> PerTask[jax.Array]:
+        """One number for every task."""
+        return PerTask(tuple(jnp.full(group.size, value, dtype) for group in self.groups))
+
+    def keys(self, key: jax.Array) -> PerTask[jax.Array]:
+        """A key for every task."""
+        return PerTask(tuple(group.keys(key) for group in self.groups))
+
+    def draw_upper(self, key: jax.Array) -> PerTask[UpperSample]:
+        """The samples of one evaluation of the upper level, for every task."""
+        return PerTask(tuple(group.draw_upper(key) for group in self.groups))
+
+    def draw_lower(self, key: jax.Array) -> PerTask[Sample]:
+        """Samples of training rows, for every task."""
+        return PerTask(tuple(group.draw_lower(key) for group in self.groups))
+
+    def glimpse(self, y: PerTask[Any], files_only: bool = True) -> tuple[Self, PerTask[Any]]:
+        """Some tasks of groups whose rows are not in memory, and their y: for checks that must not read all of them.
+
+        With `files_only=False`, of all large groups: for checks of functions, which like tasks share.
+        """
+        chosen = [_glimpsed(group, files_only) for group in self.groups]
+        groups = [g if i is None else g.chosen_whole(i) for g, i in zip(self.groups, chosen, strict=True)]
+        own = [y_g if i is None else pytrees.index(y_g, i) for y_g, i in zip(y, chosen, strict=True)]
+        return self.replace(groups=tuple(groups)), PerTask(tuple(own))
+
+    @property
+    def held(self) -> bool:
+        """Whether the rows of all tasks are in memory."""
+        return all(getattr(group, role) is None or getattr(group, role).held for group in self.groups for role in ROLES)
+
+    def in_memory(self) -> Self:
+        """The same with the rows of loaders in memory; those in files stay there."""
+        return self.replace(groups=tuple(group.in_memory() for group in self.groups))
+
+    def by_name(self, values: PerTask[Any]) -> TaskValues:
+        """A mapping from task name to value."""
+        return TaskValues(self.names, [group.ids for group in self.groups], values.groups)
+
+    def losses(self, x: Any, y: PerTask[Any], role: str, function: Callable[..., jax.Array] | None = None) -> jax.Array:
+        """f_i(x, y_i), or another function, on all data of a role, such as "validation"; in the order of tasks."""
+        rows = zip(self.groups, y, strict=True)
+        return self.join(PerTask(tuple(g.losses(function or g.upper, getattr(g, role), x, y_g) for g, y_g in rows)))
+
+
+def _glimpsed(group: Group, files_only: bool) -> jax.Array | None:
+    """The places of `GLIMPSED` tasks, evenly spread, of a group with rows not in memory, or of any; None = all."""
+    sources = [source for role in ROLES if (source := getattr(group, role)) is not None]
+    held = all(source.held for source in sources)
+    if held and (files_only or group.size <= GLIMPSED):
+        return None
+    count = min(GLIMPSED, group.size)
+    return jnp.asarray(np.arange(count) * (group.size - 1) // max(count - 1, 1))
+
+
+def arguments_of_group(arguments: Sequence[PerTask[Any] | None], g: int) -> list[Any]:
+    """What group number g gets of each argument."""
+    return [None if a is None else a.groups[g] for a in arguments]
+
+
+def common_fields(owner: str, stacked: Stacked, constraint: Constraint | None) -> dict[str, Any]:
+    """The fields of a `BaseProblem`; warns of groups that could have been one."""
+    if constraint is not None and (isinstance(constraint, type) or not hasattr(constraint, "project")):
+        raise TypeError(f"{owner}(constraint=...) got {constraint!r}: it needs one of bl.constraints.")
+    groups, names = stacked
+    order = np.concatenate([np.asarray(group.ids) for group in groups])
+    in_order = np.array_equal(order, np.arange(len(order)))
+    if len(groups) - len(set(map(shapes_of, groups))) > 3:
+        warnings.warn(
+            f"{len(groups)} groups of tasks differ only by the identity of their functions; each is compiled on its "
+            "own. Give like tasks the same function objects and put what differs into their data.",
+            stacklevel=3,
+        )
+    return {
+        "groups": groups,
+        "constraint": Unconstrained() if constraint is None else constraint,
+        "place": None if in_order else jnp.asarray(np.argsort(order)),
+        "names": Names(names),
+    }
 
 
 @part

@@ -4,10 +4,13 @@ Batches, and tasks with different numbers of rows, need it. Where neither is the
 mistake is not noticed by anything else: targets of shape (rows, 1) beside predictions of shape (rows,) are combined to
 (rows, rows), every prediction with every target, and the mean of that is a number like any other. It is refused where
 just one array of a batch is such a column, and warned of elsewhere.
+
+`ProblemFinding` is what a check of a problem says. `row_moments` gives the mean and the spread of losses row by row.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -17,10 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
-from bilevel.problem.base import BaseProblem
-from bilevel.problem.finding import ProblemFinding
-from bilevel.problem.group import Group
+from bilevel.problem.group import Group, Objective
 from bilevel.problem.per_task import PerTask
+from bilevel.problem.problem import BaseProblem
 from bilevel.problem.sources import Source
 
 ROWS = 5  # in the batch on which a loss is compared with the mean of its rows
@@ -164,3 +166,59 @@ def _shapes(traced: Any) -> Iterator[tuple[int, ...]]:
         yield from (tuple(getattr(variable.aval, "shape", ())) for variable in equation.outvars)
         for inner in jax.tree.leaves(list(equation.params.values())):
             yield from _shapes(inner)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProblemFinding:
+    """One finding about a problem: a fault, or something worth knowing.
+
+    Attributes:
+        text: what was found.
+        advice: what to do about it; "" where the text says so.
+        task: the task it was found in; None = the problem as a whole.
+        fault: whether it is wrong, rather than worth knowing.
+        suspect: whether it may be a mistake, though not for certain: `solve` warns.
+        prevents_losses: whether the losses cannot be evaluated because of it.
+        error: what `solve` raises.
+    """
+
+    text: str
+    advice: str = ""
+    task: str | None = None
+    fault: bool = True
+    suspect: bool = False
+    prevents_losses: bool = True
+    error: type[Exception] = ValueError
+
+    def __str__(self) -> str:
+        where = "" if self.task is None else f"task {self.task!r}: "
+        return f"{where}{self.text}" + (f": {self.advice}." if self.advice else "")
+
+
+class Moments(NamedTuple):
+    """Of the losses of a task's rows; arrays over tasks, and whatever else."""
+
+    rows: Any  # how many
+    mean: Any
+    variance: Any  # about the mean, divided by the number of rows
+
+    def error(self) -> np.ndarray:
+        """The standard error of the mean; not known (NaN) from one row."""
+        rows = np.asarray(self.rows, float)
+        return np.sqrt(np.asarray(self.variance) / np.where(rows > 1, rows - 1, np.nan))
+
+
+def row_moments(objective: Objective, source: Source, x: Any, y: Any) -> Moments:
+    """Of an objective on every row of a source, for every task of the group that the source and the y are of."""
+    longest = getattr(source, "longest", None) or source.rows
+    assert isinstance(longest, int)
+
+    def one(source: Source, y: Any) -> Moments:
+        rows = source.take(source.first(longest))
+        losses = jax.vmap(lambda row: objective(x, y, jax.tree.map(lambda a: a[None], row)))(rows)
+        exists = jnp.arange(longest) < source.rows
+        count = jnp.asarray(source.rows, losses.dtype)
+        mean = jnp.sum(jnp.where(exists, losses, 0)) / count
+        return Moments(count, mean, jnp.sum(jnp.where(exists, (losses - mean) ** 2, 0)) / count)
+
+    return jax.vmap(one, in_axes=(source.axes, 0), axis_size=len(jax.tree.leaves(y)[0]))(source, y)

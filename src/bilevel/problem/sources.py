@@ -1,10 +1,13 @@
 """Where batches come from. The sample is explicit: `draw` chooses it, `take` turns it into a batch.
 
-A sample is row numbers for arrays and the batch itself for a generator. Whoever holds a sample can evaluate at two
-points *on the same data*, which variance-reduced methods need. The sample None means "all the data".
+A sample is row numbers for arrays and the batch itself for a generator, which makes batches on demand, without end.
+Whoever holds a sample can evaluate at two points *on the same data*, which variance-reduced methods need. The sample
+None means "all the data".
 
 A source is a pytree that holds the data of a whole group of tasks. Under `jax.vmap(..., in_axes=source.axes)` it
 becomes the source of one task; `draw`, `take`, `average` and the methods about blocks are for one task.
+
+Of very many tasks, what is made on the way of looking at all of them exists for a block of them only (`block_size`).
 """
 
 from __future__ import annotations
@@ -19,10 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core.module import leaf, part
-from bilevel.problem import blocks
 
 Batch = Any  # a pytree of arrays with a leading axis of rows, as the user's data are
 Loss = Callable[[Batch], jax.Array]
+
+
+AT_ONCE = 1024  # tasks; not more than these are one block
+BLOCK_BYTES, SMALLEST, LARGEST = 2**26, 16, 4096  # of data, and in tasks
 
 
 class Block(NamedTuple):
@@ -97,7 +103,7 @@ class Source(abc.ABC):
 
     def block_size(self, tasks: int, devices: int = 1) -> int | None:
         """How many of so many tasks on devices each looks at at once, where all are looked at; None = all."""
-        return blocks.block_size(tasks, sum(leaf.nbytes for leaf in jax.tree.leaves(self)) // tasks, devices)
+        return block_size(tasks, sum(leaf.nbytes for leaf in jax.tree.leaves(self)) // tasks, devices)
 
     def cut(self, start: int, stop: int, devices: int) -> Source:
         """The tasks from `start` to `stop`, laid out in as many equal parts as there are devices; not under `jit`."""
@@ -280,3 +286,80 @@ class Ragged(Source):
             if size is None
             else BlockOfRows(*_block(self.offset, self.size, number, size))
         )
+
+
+@part
+class Generator(Source):
+    """Batches made on demand: `sample(parameters, key, size)` returns a batch of `size` rows.
+
+    Tasks that share `sample` are stacked through their `parameters` (a pytree of arrays). A generator is infinite: it
+    needs a batch size, and whole losses are measured on one fixed sample of `evaluation` rows.
+
+    >>> def sinusoid(parameters, key, size):
+    ...     t = jax.random.uniform(key, (size,), minval=-5.0, maxval=5.0)
+    ...     return t, parameters["amplitude"] * jnp.sin(t - parameters["phase"])
+    >>> easy = Generator(sinusoid, {"amplitude": 0.5, "phase": 1.0})
+    """
+
+    sample: Callable[[Any, jax.Array, int], Batch]
+    parameters: Any = leaf()
+    evaluation: int = 1000
+    seed: int = 0  # of the fixed sample; set by the problem, so that the roles differ
+
+    finite = False
+
+    @property
+    def axes(self) -> int:  # noqa: D102
+        return 0
+
+    @property
+    def rows(self) -> int:
+        """Of the fixed sample."""
+        return self.evaluation
+
+    def draw(self, key: jax.Array, size: int | None) -> Sample:  # noqa: D102
+        if size is None:
+            raise ValueError("a Generator is infinite: give Problem a lower_batch and an upper_batch.")
+        # The batch itself: a key would be cheaper to carry, but every `take` of it would make the batch again.
+        return GeneratorSample(self.sample(self.parameters, key, size))
+
+    def take(self, sample: GeneratorSample) -> Batch:  # noqa: D102
+        return sample.batch
+
+    def average(self, loss: Loss) -> jax.Array:  # noqa: D102
+        return loss(self.sample(self.parameters, jax.random.key(self.seed), self.evaluation))
+
+    def task(self, i: int) -> Generator:  # noqa: D102
+        return dataclasses.replace(self, parameters=jax.tree.map(lambda a: a[i], self.parameters))
+
+    def first(self, count: int) -> Sample:
+        """Some rows: there are no first ones."""
+        return self.draw(jax.random.key(0), count)
+
+
+def block_size(tasks: int, task_bytes: int, devices: int = 1) -> int | None:
+    """How many of so many tasks in memory, in equal parts on devices, are a block of each; None = all.
+
+    >>> block_size(1000, 12), block_size(10**6, 12)
+    (None, 4096)
+    """
+    return None if tasks // devices <= AT_ONCE else block_of_bytes(task_bytes)
+
+
+def block_of_bytes(task_bytes: int) -> int:
+    """How many tasks are a block.
+
+    >>> block_of_bytes(2**20)
+    64
+    """
+    return min(max(BLOCK_BYTES // max(task_bytes, 1), SMALLEST), LARGEST)
+
+
+def places_of_blocks(tasks: int, size: int) -> np.ndarray:
+    """The tasks of every block; the last one is filled up with the last task.
+
+    >>> places_of_blocks(5, 2).tolist()
+    [[0, 1], [2, 3], [4, 4]]
+    """
+    count = -(-tasks // size)
+    return np.minimum(np.arange(count * size, dtype=np.int32), tasks - 1).reshape(count, size)

@@ -15,10 +15,9 @@ from jax.core import Tracer
 
 from bilevel._core import pytrees, values
 from bilevel.problem import mapped
-from bilevel.problem.generators import Generator
 from bilevel.problem.group import Group, Objective
 from bilevel.problem.loaded import Loaded
-from bilevel.problem.sources import Arrays, Ragged, Source
+from bilevel.problem.sources import Arrays, Generator, Ragged, Source
 from bilevel.problem.task import ROLES, Task, TaskStack, arrays_of, as_list
 
 NUMBERS = "biufcV"  # numpy's kinds of dtypes; V are those that JAX adds, such as bfloat16

@@ -10,8 +10,7 @@ import jax
 import numpy as np
 
 from bilevel._core import pytrees
-from bilevel.problem.generators import Generator
-from bilevel.problem.sources import Source
+from bilevel.problem.sources import Generator, Source
 
 ROLES = ("train", "validation", "selection", "test")
 

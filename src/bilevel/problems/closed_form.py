@@ -19,14 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core.values import number, positive, whole
-from bilevel.constraints import Box
-from bilevel.problem.base import BaseProblem
+from bilevel.problem.constraints import Box
 from bilevel.problem.minmax import Adapted, MinMaxProblem
-from bilevel.problem.problem import Problem
+from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.problem.task import Task
 
 if TYPE_CHECKING:
-    from bilevel.constraints.sets import Constraint
+    from bilevel.problem.constraints import Constraint
 
 
 ProblemT = TypeVar("ProblemT", bound=BaseProblem)

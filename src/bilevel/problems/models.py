@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bilevel._core.values import number, whole
-from bilevel.constraints import Box, NonNegative
-from bilevel.problem.generators import Generator
+from bilevel.problem.constraints import Box, NonNegative
 from bilevel.problem.minmax import MinMaxProblem
 from bilevel.problem.multiblock import MultiBlockProblem
 from bilevel.problem.problem import Problem
+from bilevel.problem.sources import Generator
 from bilevel.problem.task import ROLES, Task, TaskStack
 from bilevel.problems.closed_form import Ready
 

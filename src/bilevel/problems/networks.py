@@ -16,15 +16,15 @@ from jax.typing import DTypeLike
 from bilevel._core import pytrees
 from bilevel._core.values import is_whole, number, whole
 from bilevel.problem import initial_point
-from bilevel.problem.generators import Generator
 from bilevel.problem.minmax import Adapted, MinMaxProblem
 from bilevel.problem.problem import Problem
+from bilevel.problem.sources import Generator
 from bilevel.problem.task import Task
 from bilevel.problems.closed_form import Ready
 from bilevel.problems.models import check_callable, check_classes, listed
 
 if TYPE_CHECKING:
-    from bilevel.constraints.sets import Constraint
+    from bilevel.problem.constraints import Constraint
 
 Network = Callable[[Any, jax.Array], jax.Array]  # (x, inputs) -> features, one row each
 Layers = list[Any]  # x of an MLP: one matrix a layer, or one dict of a matrix and a vector

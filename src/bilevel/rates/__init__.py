@@ -4,10 +4,9 @@ Every bilevel solver takes `rates=` any of them. What is given to the solver its
 weighting's `lr`) wins.
 """
 
-from bilevel.rates.base import Rates
-from bilevel.rates.given import Given, constant, cosine, linear
+from bilevel.rates.given import Given, Scaled, constant, cosine, linear
 from bilevel.rates.measured import Measured
+from bilevel.rates.protocol import Rates
 from bilevel.rates.relative import Relative
-from bilevel.rates.scaled import Scaled
 
 __all__ = ["Given", "Measured", "Rates", "Relative", "Scaled", "constant", "cosine", "linear"]

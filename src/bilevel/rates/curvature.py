@@ -15,8 +15,8 @@ import optax
 
 from bilevel._core import linear, pytrees
 from bilevel._core.linear import hessian_product, largest_curvature, response
-from bilevel.hypergradients.conjugate_gradient import ConjugateGradient
-from bilevel.oracles.upper import Point, Upper
+from bilevel.hypergradients.exact import ConjugateGradient
+from bilevel.hypergradients.upper import Point, Upper
 from bilevel.problem.group import TaskView, UpperSample
 from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem

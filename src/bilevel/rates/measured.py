@@ -26,11 +26,12 @@ import optax
 
 from bilevel._core import pytrees
 from bilevel._core.module import part
-from bilevel.oracles.upper import Point
+from bilevel.hypergradients.upper import Point
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.rates import curvature
-from bilevel.rates.base import (
+from bilevel.rates.curvature import Condition, UpperCurvature
+from bilevel.rates.protocol import (
     Needs,
     Rates,
     RatesState,
@@ -40,7 +41,6 @@ from bilevel.rates.base import (
     inverse_curvatures,
     or_one,
 )
-from bilevel.rates.curvature import Condition, UpperCurvature
 
 MEMORY = 0.9  # of the running mean that tells a direction from its noise
 LONGEST = 0.05  # lag of y that weights wait for, as a share of the run

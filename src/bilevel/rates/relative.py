@@ -26,10 +26,11 @@ import jax.numpy as jnp
 import optax
 
 from bilevel._core.module import part
-from bilevel.oracles.upper import Point
+from bilevel.hypergradients.upper import Point
 from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
-from bilevel.rates.base import (
+from bilevel.rates.curvature import MAX_DROP
+from bilevel.rates.protocol import (
     Needs,
     Rates,
     RatesState,
@@ -39,7 +40,6 @@ from bilevel.rates.base import (
     inverse_curvatures,
     or_one,
 )
-from bilevel.rates.curvature import MAX_DROP
 
 
 class RelativeState(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bilevel._core.averages import mean, worst
-from bilevel.problem.task_names import TaskValues
+from bilevel.problem.per_task import TaskValues
 from bilevel.weightings.baselines import Baselines, WorstRegret
 from bilevel.weightings.cvar import CVaR
 

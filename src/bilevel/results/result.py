@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bilevel.problem.base import BaseProblem
-from bilevel.problem.task_names import TaskValues
+from bilevel.problem.per_task import TaskValues
+from bilevel.problem.problem import BaseProblem
 from bilevel.results import findings, summary
 from bilevel.results.findings import convergence
 from bilevel.results.findings.finding import Finding
@@ -82,7 +82,7 @@ class Result(Reportable):
     `last`.
 
     Where steps saw some of the tasks (`sampling=`), every y of `last`, `best` and `average` has been fitted to their x
-    at the end: see `bilevel.sampling`.
+    at the end: see `bl.sampling`.
 
     Attributes:
         problem: what was solved; None where the result was loaded.

@@ -24,10 +24,10 @@ from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import rate_at
 from bilevel.hypergradients import RandomNeumann
-from bilevel.hypergradients.base import Hypergradient
+from bilevel.hypergradients.hypergradient import Hypergradient
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
-from bilevel.rates.base import Needs, RatesState
+from bilevel.rates.protocol import Needs, RatesState
 from bilevel.solvers._base.solver import Card
 from bilevel.solvers.morbit import MORBiT
 from bilevel.weightings import Average

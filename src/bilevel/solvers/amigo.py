@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bilevel._core.module import part
 from bilevel.hypergradients import Tracked
-from bilevel.hypergradients.base import Hypergradient
+from bilevel.hypergradients.hypergradient import Hypergradient
 from bilevel.solvers._base.solver import Card
 from bilevel.solvers.morbit import MORBiT
 from bilevel.weightings import Average

@@ -26,9 +26,9 @@ import jax.numpy as jnp
 from bilevel._core import values
 from bilevel._core.module import part
 from bilevel.hypergradients import RandomNeumann
-from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles.lower import lower_gradients
-from bilevel.oracles.upper import Upper
+from bilevel.hypergradients.hypergradient import Hypergradient
+from bilevel.hypergradients.upper import Upper
+from bilevel.lower.steps import lower_gradients
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.bilevel import EstimatorSolver
 from bilevel.solvers._base.solver import Card

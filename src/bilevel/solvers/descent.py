@@ -58,11 +58,11 @@ from bilevel._core import values
 from bilevel._core.linear import Curvature
 from bilevel._core.module import leaf, part
 from bilevel._core.simplex_program import Response, respond
-from bilevel.constraints import Unconstrained
 from bilevel.hypergradients import ConjugateGradient, Exact
-from bilevel.hypergradients.base import Hypergradient
+from bilevel.hypergradients.hypergradient import Hypergradient
+from bilevel.hypergradients.upper import Point, Upper
 from bilevel.lower import Lower, Newton
-from bilevel.oracles.upper import Point, Upper
+from bilevel.problem.constraints import Unconstrained
 from bilevel.problem.group import UpperSample
 from bilevel.problem.per_task import InOrder, PerTask
 from bilevel.problem.problem import Problem

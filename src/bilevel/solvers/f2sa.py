@@ -27,16 +27,15 @@ from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate
 from bilevel.hypergradients import Penalty
-from bilevel.oracles.upper import Upper
+from bilevel.hypergradients.upper import Upper
+from bilevel.lower.rules import Rule
 from bilevel.problem.problem import Problem
 from bilevel.rates import Measured
-from bilevel.rates.base import Rates
-from bilevel.rules.base import Rule
-from bilevel.sampling import All
-from bilevel.sampling.base import Sampling
+from bilevel.rates.protocol import Rates
 from bilevel.solvers._base.bilevel import BilevelSolver
 from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State
+from bilevel.solvers.sampling import All, Sampling
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 

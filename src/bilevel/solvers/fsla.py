@@ -24,14 +24,13 @@ import jax
 from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
+from bilevel.hypergradients.trackers import Memory, Oracle, Storm, Tracker
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.checks import LOOKS_AGAIN
 from bilevel.solvers._base.linear_system import LinearSystemSolver, residuals
 from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import as_evaluation, kept, upper_oracle
-from bilevel.trackers import Storm
-from bilevel.trackers.base import Memory, Oracle, Tracker
 
 
 @part

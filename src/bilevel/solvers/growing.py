@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
-from bilevel.problem.base import BaseProblem
 from bilevel.problem.per_task import InOrder, PerTask, is_of_tasks
-from bilevel.problem.problem import Problem
+from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.solvers._base.bilevel import BilevelSolver
 from bilevel.solvers._base.some_tasks import SomeTasks
 from bilevel.solvers._base.state import State

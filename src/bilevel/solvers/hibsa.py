@@ -34,10 +34,10 @@ import optax
 from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Power, Rate, rate_at
-from bilevel.constraints import Ball, Product, Simplex
+from bilevel.lower.rules import reduction, update
+from bilevel.problem.constraints import Ball, Product, Simplex
 from bilevel.problem.minmax import MinMaxProblem
 from bilevel.problem.per_task import PerTask
-from bilevel.rules.base import reduction, update
 from bilevel.solvers._base.single_level import SingleLevelSolver
 from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State

@@ -27,15 +27,14 @@ import optax
 from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
-from bilevel.oracles.lower import lower_gradients
-from bilevel.oracles.upper import Evaluation
+from bilevel.hypergradients.trackers import Memory, Momentum, Oracle
+from bilevel.hypergradients.upper import Evaluation
+from bilevel.lower.steps import lower_gradients
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.linear_system import LinearSystemSolver, residuals, rows_of_g
 from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import as_evaluation, kept, upper_oracle
-from bilevel.trackers import Momentum
-from bilevel.trackers.base import Memory, Oracle
 
 
 @part

@@ -30,10 +30,9 @@ import optax
 from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
-from bilevel.constraints import Ball
-from bilevel.constraints.base import Constraint
-from bilevel.hypergradients.base import implicit, residual, step_towards
+from bilevel.hypergradients.hypergradient import implicit, residual, step_towards
 from bilevel.problem import findings
+from bilevel.problem.constraints import Ball, Constraint
 from bilevel.problem.group import TaskView, UpperSample
 from bilevel.problem.multiblock import BlockPoint, MultiBlockProblem
 from bilevel.problem.per_task import InOrder, PerTask, fields_of

@@ -23,7 +23,7 @@ import jax
 
 from bilevel._core import values
 from bilevel._core.module import part
-from bilevel.oracles.upper import Upper
+from bilevel.hypergradients.upper import Upper
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.bilevel import EstimatorSolver
 from bilevel.solvers._base.solver import Card

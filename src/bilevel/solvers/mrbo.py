@@ -28,15 +28,14 @@ from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
 from bilevel.hypergradients import Neumann
-from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles.upper import Upper
+from bilevel.hypergradients.hypergradient import Hypergradient
+from bilevel.hypergradients.trackers import Memory, Oracle, Storm, Tracker
+from bilevel.hypergradients.upper import Upper
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.bilevel import EstimatorSolver
 from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import LastPoint, LowerPoint, as_evaluation, kept, lower_oracle, upper_oracle
-from bilevel.trackers import Storm
-from bilevel.trackers.base import Memory, Oracle, Tracker
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 

@@ -8,11 +8,10 @@ import jax
 import numpy as np
 
 from bilevel._core import values
-from bilevel.problem.base import BaseProblem
-from bilevel.problem.problem import Problem
-from bilevel.sampling import Fresh, Mixture
+from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.solvers import Descent, MORBiT, Tandem
 from bilevel.solvers._base.solver import Solver
+from bilevel.solvers.sampling import Fresh, Mixture
 from bilevel.weightings import CVaR
 
 MANY, DRAWN = 1024, 64  # tasks

@@ -30,8 +30,9 @@ import jax.numpy as jnp
 import optax
 
 from bilevel._core.module import part
-from bilevel.hypergradients.base import LinearSolution
-from bilevel.oracles.upper import Evaluation
+from bilevel.hypergradients.hypergradient import LinearSolution
+from bilevel.hypergradients.trackers import Table, look_up, start_table
+from bilevel.hypergradients.upper import Evaluation
 from bilevel.problem.group import TaskView
 from bilevel.problem.per_task import PerTask, fields_of
 from bilevel.problem.problem import Problem
@@ -40,7 +41,6 @@ from bilevel.solvers._base.checks import check_memory
 from bilevel.solvers._base.linear_system import LinearSystemSolver
 from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State
-from bilevel.trackers.saga import Table, look_up, start_table
 
 
 @part

@@ -23,7 +23,7 @@ from __future__ import annotations
 import jax
 
 from bilevel._core.module import part
-from bilevel.oracles.lower import lower_gradients
+from bilevel.lower.steps import lower_gradients
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.linear_system import LinearSystemSolver, rows_of_g
 from bilevel.solvers._base.solver import Card

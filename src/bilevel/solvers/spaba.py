@@ -26,7 +26,8 @@ import jax
 
 from bilevel._core import values
 from bilevel._core.module import leaf, part
-from bilevel.oracles.lower import lower_gradients
+from bilevel.hypergradients.trackers import Memory, Oracle, Storm
+from bilevel.lower.steps import lower_gradients
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.checks import check_refresh
@@ -34,8 +35,6 @@ from bilevel.solvers._base.linear_system import LinearSystemSolver, residuals, r
 from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import KeptPoint, LastPoint, UpperValue, as_evaluation, kept, upper_oracle
-from bilevel.trackers import Storm
-from bilevel.trackers.base import Memory, Oracle
 
 
 class Directions(NamedTuple):

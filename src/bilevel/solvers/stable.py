@@ -34,24 +34,23 @@ from bilevel._core.linear import Second, second
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
 from bilevel.hypergradients import Direct
-from bilevel.hypergradients.base import upper_gradient
-from bilevel.oracles.lower import lower_gradients
-from bilevel.oracles.upper import Point, Upper
+from bilevel.hypergradients.hypergradient import upper_gradient
+from bilevel.hypergradients.upper import Point, Upper
+from bilevel.lower.rules import Rule
+from bilevel.lower.steps import lower_gradients
 from bilevel.problem.group import TaskView, UpperSample
 from bilevel.problem.per_task import PerTask, Some
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
 from bilevel.rates import Measured
-from bilevel.rates.base import Rates
-from bilevel.rules.base import Rule
-from bilevel.sampling import All
-from bilevel.sampling.base import Sampling
+from bilevel.rates.protocol import Rates
 from bilevel.solvers._base.bilevel import BilevelSolver
 from bilevel.solvers._base.checks import check_memory
 from bilevel.solvers._base.linear_system import rows_of_g
 from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import LastPoint
+from bilevel.solvers.sampling import All, Sampling
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 

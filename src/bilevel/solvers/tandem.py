@@ -35,11 +35,11 @@ import jax.numpy as jnp
 
 from bilevel._core.module import part
 from bilevel.lower.moves import Gradient, Move, RunningHessian, suited
-from bilevel.oracles.lower import lower_gradients
+from bilevel.lower.steps import lower_gradients
 from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
 from bilevel.rates import Relative
-from bilevel.rates.base import Needs, Rates
+from bilevel.rates.protocol import Needs, Rates
 from bilevel.rates.relative import share_moved
 from bilevel.solvers._base.linear_system import LinearSystemSolver
 from bilevel.solvers._base.solver import Card

@@ -26,9 +26,10 @@ import jax.numpy as jnp
 from bilevel._core import values
 from bilevel._core.module import part
 from bilevel.hypergradients import Neumann
-from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles.lower import lower_gradients
-from bilevel.oracles.upper import Upper
+from bilevel.hypergradients.hypergradient import Hypergradient
+from bilevel.hypergradients.trackers import Memory, Oracle, Storm
+from bilevel.hypergradients.upper import Upper
+from bilevel.lower.steps import lower_gradients
 from bilevel.problem.group import UpperSample
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
@@ -38,8 +39,6 @@ from bilevel.solvers._base.checks import LOOKS_AGAIN, check_refresh
 from bilevel.solvers._base.solver import Card
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import KeptPoint, UpperValue, as_evaluation, kept, upper_oracle
-from bilevel.trackers import Storm
-from bilevel.trackers.base import Memory, Oracle
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 

@@ -16,12 +16,11 @@ from jax.extend.random import define_prng_impl
 from jax.typing import DTypeLike
 
 from bilevel._core.module import replace
-from bilevel.constraints import Box, Product, Unconstrained
-from bilevel.problem.base import BaseProblem
+from bilevel.problem.constraints import Box, Product, Unconstrained
 from bilevel.problem.minmax import MinMaxProblem
 from bilevel.problem.multiblock import MultiBlockProblem
 from bilevel.problem.per_task import PerTask
-from bilevel.problem.problem import Problem
+from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.problem.task import Task
 
 T = TypeVar("T")

@@ -15,10 +15,10 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core.module import replace
-from bilevel.constraints.base import Constraint
-from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles.lower import Replay, steps_of
-from bilevel.oracles.upper import Point, Upper
+from bilevel.hypergradients.hypergradient import Hypergradient
+from bilevel.hypergradients.upper import Point, Upper
+from bilevel.lower.steps import Replay, steps_of
+from bilevel.problem.constraints import Constraint
 from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
 from bilevel.problem.task import Task
@@ -52,12 +52,12 @@ def check_constraint(constraint: Constraint, example: object) -> None:
         constraint: to be checked.
         example: a pytree of floating-point arrays of the shapes that the constraint is for; points are drawn around it.
 
-    >>> from bilevel.constraints import Ball
+    >>> from bilevel.problem.constraints import Ball
     >>> check_constraint(Ball(2.0), example=jnp.zeros(3))
     """
     require(
         isinstance(constraint, Constraint),
-        f"{constraint!r} is no Constraint: it needs bilevel.constraints.Constraint as its base.",
+        f"{constraint!r} is no Constraint: it needs bilevel.problem.constraints.Constraint as its base.",
     )
     require_pytree(constraint, "constraint")
     try:

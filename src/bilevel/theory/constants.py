@@ -22,7 +22,7 @@ from bilevel.diagnostics.regularity import (
 )
 from bilevel.diagnostics.sampling import Estimate, moments_of
 from bilevel.hypergradients import RandomNeumann
-from bilevel.hypergradients.base import Hypergradient
+from bilevel.hypergradients.hypergradient import Hypergradient
 from bilevel.problem import findings, initial_point
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
@@ -69,7 +69,7 @@ class Constants:
 
     @property
     def condition(self) -> float:
-        """Of the lower problems (kappa)."""
+        """Condition number of the lower problems (kappa)."""
         return self.lower_smoothness / self.strong_convexity
 
     @property
@@ -79,14 +79,14 @@ class Constants:
 
     @property
     def direction_lipschitz(self) -> float:
-        """How much an error in y changes the direction of x (L)."""
+        """Lipschitz constant of the direction of x in y (L)."""
         mu = self.strong_convexity
         bent = self.cross_lipschitz / mu + self.hessian_lipschitz * self.cross_bound / mu**2
         return self.upper_x_smoothness + self.upper_y_smoothness * self.response + self.upper_slope * bent
 
     @property
     def gradient_lipschitz(self) -> float:
-        """Of grad l_i in x (L_f), as the paper has it.
+        """Lipschitz constant of grad l_i in x (L_f), as the paper has it.
 
         The paper's first term is L_fx, of grad_x f in y. What the chain rule needs there is that of grad_x f in x, for
         which no constant is assumed: where f bends in x by itself, L_f is too small.
@@ -104,7 +104,7 @@ class Constants:
 
     @property
     def upper_second_moment(self) -> float:
-        """Of an estimated direction of x at y* (sigma_f tilde, squared)."""
+        """Second moment of an estimated direction of x at y* (sigma_f tilde, squared)."""
         return self.upper_noise**2 + 3 * self.loss_slope**2
 
     def check(self) -> None:

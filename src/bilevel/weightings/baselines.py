@@ -16,7 +16,7 @@ from bilevel.weightings.base import Compared, Shifted, StateT, Weighting
 from bilevel.weightings.min_max import SimplexAscent
 
 if TYPE_CHECKING:
-    from bilevel.problem.base import BaseProblem
+    from bilevel.problem.problem import BaseProblem
 
 
 class WorstRegret(NamedTuple):

@@ -16,22 +16,21 @@ import optax
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
 from bilevel.hypergradients import Tracked
-from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles.lower import Replay, descend, draw_steps, first_of, steps_of
-from bilevel.oracles.upper import Evaluation, Point, Upper
+from bilevel.hypergradients.hypergradient import Hypergradient
+from bilevel.hypergradients.upper import Evaluation, Point, Upper
+from bilevel.lower.rules import Rule, reduction, update
+from bilevel.lower.steps import Replay, descend, draw_steps, first_of, steps_of
 from bilevel.problem.per_task import PerTask, fields_of, for_tasks
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
 from bilevel.rates import Measured
-from bilevel.rates.base import Needs, Rates, RatesState, curvatures
-from bilevel.rates.scaled import Scaled
-from bilevel.rules.base import Rule, reduction, update
-from bilevel.sampling import All
-from bilevel.sampling.base import Sampling
+from bilevel.rates.given import Scaled
+from bilevel.rates.protocol import Needs, Rates, RatesState, curvatures
 from bilevel.solvers._base.checks import check_objects, check_options
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.tracking import LastPoint
+from bilevel.solvers.sampling import All, Sampling
 from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
 

@@ -14,8 +14,8 @@ import optax
 
 from bilevel._core import values
 from bilevel.lower import Lower
+from bilevel.lower.rules import needs_value, update
 from bilevel.problem.problem import Problem
-from bilevel.rules.base import needs_value, update
 from bilevel.solvers._base import drawing
 
 if TYPE_CHECKING:

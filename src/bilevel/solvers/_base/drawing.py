@@ -16,11 +16,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bilevel.problem.base import BaseProblem
 from bilevel.problem.group import Group
 from bilevel.problem.on_devices import parts_of, shared
 from bilevel.problem.per_task import Everywhere
-from bilevel.sampling.base import Draw, Sampling
+from bilevel.problem.problem import BaseProblem
+from bilevel.solvers.sampling import Draw, Sampling
 
 
 def counts(sampling: Sampling, problem: BaseProblem) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """A solver that sees new tasks in a step: its own step, on tasks that are brought up to date first and then forgotten.
 
-A run wraps its solver once, in `FreshTasks`. What a step does, line by line: `bilevel.sampling.Fresh`. The state of
+A run wraps its solver once, in `FreshTasks`. What a step does, line by line: `bl.sampling.Fresh`. The state of
 such a run holds what is shared; in `rates`, as many rows as a step has tasks, of which only the directions in which
 curvature was found are of use to the next tasks; and y of the tasks that the run is evaluated on, where they start.
 These do not move.
@@ -16,18 +16,17 @@ import jax.numpy as jnp
 from bilevel._core import linear, pytrees
 from bilevel._core.linear import hessian_product
 from bilevel._core.module import leaf, part
-from bilevel.constraints.base import Constraint
+from bilevel.problem.constraints import Constraint
 from bilevel.problem.group import TaskView, UpperSample
 from bilevel.problem.per_task import PerTask, for_groups, is_of_tasks
 from bilevel.problem.problem import Problem
-from bilevel.rates.base import Needs, RatesState
 from bilevel.rates.curvature import LowerCurvature
-from bilevel.rates.scaled import Scaled
-from bilevel.sampling.all import All
-from bilevel.sampling.fresh import Fresh
+from bilevel.rates.given import Scaled
+from bilevel.rates.protocol import Needs, RatesState
 from bilevel.solvers._base.bilevel import BilevelSolver
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Halves, Info, State
+from bilevel.solvers.sampling import All, Fresh
 from bilevel.weightings import Average
 from bilevel.weightings.base import uniform
 

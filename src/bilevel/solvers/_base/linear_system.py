@@ -11,18 +11,17 @@ from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate
 from bilevel.hypergradients import Tracked
-from bilevel.hypergradients.base import LinearSolution, residual, step_towards
-from bilevel.oracles.upper import Point, Upper
+from bilevel.hypergradients.hypergradient import LinearSolution, residual, step_towards
+from bilevel.hypergradients.upper import Point, Upper
+from bilevel.lower.rules import Rule
 from bilevel.problem.group import TaskView, UpperSample
 from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
 from bilevel.rates import Measured
-from bilevel.rates.base import Needs, Rates
-from bilevel.rules.base import Rule
-from bilevel.sampling import All
-from bilevel.sampling.base import Sampling
+from bilevel.rates.protocol import Needs, Rates
 from bilevel.solvers._base.bilevel import BilevelSolver
 from bilevel.solvers._base.tracking import KeptPoint
+from bilevel.solvers.sampling import All, Sampling
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
 

@@ -14,9 +14,9 @@ import optax
 from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
+from bilevel.lower.rules import Rule, reduction, update
 from bilevel.problem.minmax import MinMaxProblem
 from bilevel.problem.per_task import PerTask
-from bilevel.rules.base import Rule, reduction, update
 from bilevel.solvers._base.checks import check_objects
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info, State

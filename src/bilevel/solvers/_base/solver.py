@@ -13,9 +13,8 @@ import jax.numpy as jnp
 from bilevel._core import module, values
 from bilevel._core.schedules import Rate, ScaledSchedule
 from bilevel.problem import findings, initial_point
-from bilevel.problem.base import BaseProblem
 from bilevel.problem.per_task import PerTask
-from bilevel.problem.problem import Problem
+from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.solvers._base.checks import check_distribution
 from bilevel.solvers._base.state import Info, State
 

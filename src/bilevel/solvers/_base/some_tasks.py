@@ -1,6 +1,6 @@
 """A solver that sees some of the tasks in a step: their rows are taken out, its own step is taken, they are put back.
 
-What a step estimates, and why it is unbiased: `bilevel.sampling`. A run wraps its solver once, in `SomeTasks`; the
+What a step estimates, and why it is unbiased: `bl.sampling`. A run wraps its solver once, in `SomeTasks`; the
 solver itself knows nothing of it.
 
 A task that is visited rarely takes some lower steps more before it is looked at. Between two visits, n / m steps, x
@@ -34,25 +34,25 @@ import jax.numpy as jnp
 
 from bilevel._core import pytrees
 from bilevel._core.module import part
-from bilevel.oracles.lower import draw_steps, lower_gradients
-from bilevel.oracles.upper import Point
+from bilevel.hypergradients.upper import Point
+from bilevel.lower.steps import draw_steps, lower_gradients
 from bilevel.problem.group import Group, TaskView
 from bilevel.problem.on_devices import own_rows
 from bilevel.problem.per_task import Everywhere, InOrder, PerTask
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
-from bilevel.rates.base import Needs, RatesState, curvatures
-from bilevel.rates.scaled import Scaled
-from bilevel.sampling.losses import Owed
+from bilevel.rates.given import Scaled
+from bilevel.rates.protocol import Needs, RatesState, curvatures
 from bilevel.solvers._base import drawing
 from bilevel.solvers._base.bilevel import BilevelSolver
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info, State
 from bilevel.solvers._base.task_subset import Rows
 from bilevel.solvers._base.tracking import LastStep
+from bilevel.solvers.sampling import Owed
 from bilevel.weightings import Average
 
-WEIGHTS_POWER = 1.5  # of m / n, which a chosen rate of the weights is multiplied by: see `bilevel.sampling`
+WEIGHTS_POWER = 1.5  # of m / n, which a chosen rate of the weights is multiplied by: see `bl.sampling`
 MOVES_PER_ROUND = 8  # moves of the weights in the n / m steps in which a task is visited once
 # Folded into a step's key to draw tasks, less the number of the group; the rest is the solver's, as if it saw all.
 DRAWING = 2**32 - 1

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.problem.base import BaseProblem
 from bilevel.problem.per_task import PerTask, is_of_tasks
+from bilevel.problem.problem import BaseProblem
 
 X = TypeVar("X")
 Y = TypeVar("Y")

@@ -17,12 +17,10 @@ import jax
 import jax.numpy as jnp
 
 from bilevel._core import pytrees
-from bilevel.problem.base import BaseProblem
 from bilevel.problem.group import Group
 from bilevel.problem.on_devices import Placement, rows_of
-from bilevel.problem.per_task import InOrder, PerTask, for_groups, is_of_tasks
-from bilevel.problem.problem import Problem
-from bilevel.problem.task_names import Names
+from bilevel.problem.per_task import InOrder, Names, PerTask, for_groups, is_of_tasks
+from bilevel.problem.problem import BaseProblem, Problem
 
 P = TypeVar("P", bound=BaseProblem)
 

@@ -29,14 +29,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.oracles.lower import lower_gradients
-from bilevel.oracles.upper import Evaluation, Point
+from bilevel.hypergradients.trackers import Memory, Oracle
+from bilevel.hypergradients.upper import Evaluation, Point
+from bilevel.lower.steps import lower_gradients
 from bilevel.problem.group import UpperSample
 from bilevel.problem.on_devices import own_rows, shared
 from bilevel.problem.per_task import InOrder, PerTask, Some
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base.task_subset import Rows
-from bilevel.trackers.base import Memory, Oracle
 
 
 class LowerPoint(NamedTuple):

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bilevel.hypergradients.base import Hypergradient
-from bilevel.oracles.lower import LowerSteps, Replay
+from bilevel.hypergradients.hypergradient import Hypergradient
+from bilevel.lower.steps import LowerSteps, Replay
 from bilevel.problem.group import TaskView, UpperSample
 from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem

@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel.oracles.upper import Point
+from bilevel.hypergradients.upper import Point
+from bilevel.lower.rules import Rule
 from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
 from bilevel.rates import curvature
 from bilevel.rates.curvature import LowerCurvature
-from bilevel.rules.base import Rule
 
 
 class Needs(NamedTuple):

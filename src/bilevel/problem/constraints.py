@@ -1,8 +1,14 @@
-"""Convex sets with a closed-form projection; the projections are optax's."""
+"""The set X that x must stay in: convex sets with a closed-form projection, and products of them.
+
+The projections are optax's. `Constraint` is the base to write one's own from, and says what it must do;
+`bl.testing.check_constraint` checks it.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import abc
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +16,38 @@ import optax
 
 from bilevel._core import pytrees, values
 from bilevel._core.module import leaf, part
-from bilevel.constraints.base import Constraint
+
+__all__ = ["Ball", "Box", "Constraint", "NonNegative", "Product", "Simplex", "Unconstrained"]
 
 X = TypeVar("X")
+
+
+class Constraint(abc.ABC):
+    """A closed convex set that x must stay in, given by its projection.
+
+    To write one, make a part (`bl.part`) that inherits from this class and has `project`:
+
+    >>> import jax, jax.numpy as jnp
+    >>> from bilevel._core.module import leaf, part
+    >>> @part
+    ... class MeanZero(Constraint):
+    ...     '''Each leaf has mean 0.'''
+    ...     def project(self, x):
+    ...         return jax.tree.map(lambda a: a - jnp.mean(a), x)
+    >>> from bilevel.testing import check_constraint
+    >>> check_constraint(MeanZero(), example=jnp.zeros(3))
+
+    What it must do, and what `bl.testing.check_constraint` checks: `project` returns the nearest point of the set
+    in the Euclidean norm over the whole pytree, with the structure, shapes and dtypes of x, and works under `jax.jit`,
+    `jax.vmap` and `jax.grad`.
+    """
+
+    def check(self, x: object) -> None:  # noqa: B027 (most sets have no argument that could be wrong)
+        """Raises a ValueError where an argument makes no sense for an x of this structure."""
+
+    @abc.abstractmethod
+    def project(self, x: X) -> X:
+        """The nearest point of the set."""
 
 
 @part
@@ -114,3 +149,38 @@ def _like(x: Any, bound: Any) -> Any:
     if jax.tree.structure(bound) == jax.tree.structure(0.0) and jnp.ndim(bound) == 0:
         return optax.tree.full_like(x, bound)
     return jax.tree.map(lambda a, b: jnp.broadcast_to(jnp.asarray(b, a.dtype), a.shape), x, bound)
+
+
+Parts: TypeAlias = "Constraint | Mapping[str, Parts] | Sequence[Parts]"
+
+
+@part
+class Product(Constraint):
+    """A constraint for each part of x: a pytree of constraints whose structure is the upper part of that of x.
+
+    >>> import jax.numpy as jnp
+    >>> from bilevel.problem.constraints import NonNegative, Unconstrained
+    >>> both = Product({"penalty": NonNegative(), "net": Unconstrained()})
+    >>> both.project({"penalty": jnp.array([-1.0]), "net": jnp.array([-1.0])})["penalty"].tolist()
+    [0.0]
+    """
+
+    parts: Parts = leaf()
+
+    def check(self, x: object) -> None:
+        """Every constraint for its own part of x."""
+        jax.tree.map(lambda c, part: getattr(c, "check", lambda _: None)(part), self.parts, x, is_leaf=_is_constraint)
+
+    def project(self, x: X) -> X:
+        """Projects every part onto its own set."""
+        return jax.tree.map(lambda c, part: _constraint(c).project(part), self.parts, x, is_leaf=_is_constraint)
+
+
+def _constraint(value: object) -> Constraint:
+    if isinstance(value, type) or not _is_constraint(value):
+        raise TypeError(f"Product(parts=...) has {value!r}: it needs one of bl.constraints for each part of x.")
+    return value  # type: ignore[return-value]
+
+
+def _is_constraint(value: object) -> bool:
+    return hasattr(value, "project")

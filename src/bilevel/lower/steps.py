@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
+from bilevel.lower.rules import Rule, update
 from bilevel.problem.group import TaskView
 from bilevel.problem.per_task import PerTask, fields_of, for_groups
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
-from bilevel.rules.base import Rule, update
 
 
 class LowerSteps(NamedTuple):
