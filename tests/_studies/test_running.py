@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 import bilevel as bl
+from bilevel._run.checkpoint_writer import Passing, opened
 from bilevel._run.driver import run_one
-from bilevel._run.keeping import Passing
-from bilevel._run.opening import opened
 from bilevel._run.progress import Quiet
 from bilevel._studies.records import COLUMNS, Experiment, MemoryRecords, Record, RecordFiles
 from bilevel._studies.running import Stage, run
@@ -233,17 +232,18 @@ LONG = Stage(Experiment("long", "two numbers", start, 4000, {"described": METHOD
 ENDED = """
 import os, signal, sys, threading
 from pathlib import Path
-from bilevel._run import driver, keeping
+from bilevel._run import driver
+from bilevel._run import checkpoint_writer
 from test_running import LONG, RecordFiles, run
 number, folder = int(sys.argv[1]), Path(sys.argv[2])
 driver.CALL_SECONDS = 0.0
-begun, write = [], keeping.write_whole
+begun, write = [], checkpoint_writer.write_whole
 def writing(path, content):
     write(path, content)
     begun.append(path)
     if len(begun) == 3:
         os.kill(os.getpid(), number)
-keeping.write_whole = writing
+checkpoint_writer.write_whole = writing
 under_way = RecordFiles.under_way
 RecordFiles.under_way = lambda *a: under_way(*a).__class__(under_way(*a).folder, steps=50)
 run(LONG, range(2), RecordFiles(folder), False)
@@ -252,14 +252,14 @@ run(LONG, range(2), RecordFiles(folder), False)
 AGAIN = """
 import sys
 from pathlib import Path
-from bilevel._run import keeping
+from bilevel._run import checkpoint_writer
 from test_running import LONG, RecordFiles, run
-begun, restore = [], keeping.Keeper.restore
+begun, restore = [], checkpoint_writer.Keeper.restore
 def restoring(self):
     reached = restore(self)
     begun.append(0 if reached is None else reached.step)
     return reached
-keeping.Keeper.restore = restoring
+checkpoint_writer.Keeper.restore = restoring
 run(LONG, range(2), RecordFiles(Path(sys.argv[1])), False)
 sys.exit(0 if max(begun) > 0 else 1)
 """

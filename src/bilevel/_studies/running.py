@@ -15,15 +15,14 @@ from typing import Any, NamedTuple
 
 import jax
 
-from bilevel._run.compile_cache import compile_cache
+from bilevel._run.checkpoint_writer import Passing, opened
+from bilevel._run.compiling import compile_cache
 from bilevel._run.driver import run_one
 from bilevel._run.identity import DifferentRunError
-from bilevel._run.keeping import Passing
-from bilevel._run.opening import opened
 from bilevel._run.progress import Bar, Quiet, bar
-from bilevel._run.reached import CALLBACK_FAILED
 from bilevel._run.run import Run
-from bilevel._run.signals import noticed
+from bilevel._run.run_state import CALLBACK_FAILED
+from bilevel._run.stopping import noticed
 from bilevel._studies.records import Experiment, Method, Probe, Record, RecordFiles, Records
 from bilevel.diagnostics.points import read_point
 from bilevel.divergence import Stop

@@ -21,8 +21,8 @@ from bilevel._cost.catalogue import GivenRates, field_names, has_weights_rate, r
 from bilevel._cost.costs import DivergedError, RunCost, RunCounter
 from bilevel._run.driver import run_one
 from bilevel._run.progress import Quiet
-from bilevel._run.reached import INTERRUPTED
 from bilevel._run.run import Run
+from bilevel._run.run_state import INTERRUPTED
 from bilevel._studies.records import Experiment, Method, Records
 from bilevel._studies.running import Stage, run
 from bilevel._studies.statistics import score

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from bilevel._core import values
-from bilevel._run.at_once import run_all
+from bilevel._run.parallel_runs import run_all
 from bilevel._run.progress import bar
 from bilevel._run.run import Run
 from bilevel._studies.records import SEEDS, Experiment, RecordFiles

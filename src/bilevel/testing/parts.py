@@ -52,12 +52,12 @@ def check_constraint(constraint: Constraint, example: object) -> None:
         constraint: to be checked.
         example: a pytree of floating-point arrays of the shapes that the constraint is for; points are drawn around it.
 
-    >>> from bilevel.problem.constraints import Ball
-    >>> check_constraint(Ball(2.0), example=jnp.zeros(3))
+    >>> import bilevel as bl
+    >>> check_constraint(bl.constraints.Ball(2.0), example=jnp.zeros(3))
     """
     require(
         isinstance(constraint, Constraint),
-        f"{constraint!r} is no Constraint: it needs bilevel.problem.constraints.Constraint as its base.",
+        f"{constraint!r} is no Constraint: it needs bl.constraints.Constraint as its base.",
     )
     require_pytree(constraint, "constraint")
     try:
@@ -166,7 +166,7 @@ def check_weighting(weighting: Weighting, tasks: int = 5) -> None:
     """
     require(
         isinstance(weighting, Weighting),
-        f"{weighting!r} is no Weighting: it needs bilevel.weightings.Weighting as its base.",
+        f"{weighting!r} is no Weighting: it needs bl.weightings.Weighting as its base.",
     )
     require_pytree(weighting, "weighting")
     try:
@@ -312,7 +312,7 @@ def check_hypergradient(estimator: Hypergradient, tolerance: float | None = None
     """
     require(
         isinstance(estimator, Hypergradient),
-        f"{estimator!r} is no Hypergradient: it needs bilevel.hypergradients.Hypergradient as its base.",
+        f"{estimator!r} is no Hypergradient: it needs bl.hypergradients.Hypergradient as its base.",
     )
     require_pytree(estimator, "estimator")
     try:

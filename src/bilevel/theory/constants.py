@@ -20,7 +20,7 @@ from bilevel.diagnostics.regularity import (
     lower_spectra,
     smoothness,
 )
-from bilevel.diagnostics.sampling import Estimate, moments_of
+from bilevel.diagnostics.sampling import SampledEstimator, moments_of
 from bilevel.hypergradients import RandomNeumann
 from bilevel.hypergradients.hypergradient import Hypergradient
 from bilevel.problem import findings, initial_point
@@ -225,7 +225,7 @@ def _lower_noise(problem: Problem, pairs: list, seed: int) -> float:
 
 
 def _upper_noise(problem: Problem, x: Any, y: PerTask[Any], hypergradient: Hypergradient, seed: int) -> float:
-    moments, _ = moments_of(Estimate(hypergradient), problem, x, y, DRAWS, seed)
+    moments, _ = moments_of(SampledEstimator(hypergradient), problem, x, y, DRAWS, seed)
     return float(np.max(np.asarray(moments.variance)[:-1]) ** 0.5)
 
 
