@@ -188,7 +188,7 @@ def launch(environment: Mapping[str, str] = os.environ) -> Launch:
 # ------------------------------------------------------------------ all processes meet
 
 
-class _Clock:
+class _Timer:
     def __init__(self, seconds: float):
         self.seconds, self.end = seconds, time.monotonic() + seconds
 
@@ -207,14 +207,14 @@ def meet(host: str, port: int, processes: int, process: int, seconds: float) -> 
     All meet before JAX connects them: if one does not come, JAX ends the others without a message. Process 0 listens
     where JAX will, the others say who they are, and when all have come process 0 lets them go.
     """
-    where, clock = WHERE.format(host, port), _Clock(seconds)
+    where, clock = WHERE.format(host, port), _Timer(seconds)
     if process == 0:
         _receive(where, host, port, processes, clock)
     else:
         _come(where, host, port, f"{process} {processes}", clock)
 
 
-def _receive(where: str, host: str, port: int, processes: int, clock: _Clock) -> None:
+def _receive(where: str, host: str, port: int, processes: int, clock: _Timer) -> None:
     try:
         server = socket.create_server((host.strip("[]"), port), family=family(host, port))
     except OSError as error:
@@ -255,7 +255,7 @@ def _let_in(where: str, guest: socket.socket, processes: int, came: dict[int, so
     came[number] = guest
 
 
-def _come(where: str, host: str, port: int, message: str, clock: _Clock) -> None:
+def _come(where: str, host: str, port: int, message: str, clock: _Timer) -> None:
     while not clock.over:
         try:
             with socket.create_connection((host.strip("[]"), port), timeout=clock.left) as guest:

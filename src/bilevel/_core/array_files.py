@@ -110,7 +110,7 @@ class _Header:
     def __init__(self, entries: dict[str, Any], size: int):
         self.size = size
         self.metadata: dict[str, str] = _texts(entries.pop("__metadata__", {}))
-        self.entries = {name: _Entry.of(name, entry) for name, entry in entries.items()}
+        self.entries = {name: _ArrayEntry.of(name, entry) for name, entry in entries.items()}
         end = 0
         for entry in sorted(self.entries.values(), key=lambda entry: (entry.start, entry.end)):
             if entry.start != end:
@@ -141,7 +141,7 @@ class _Header:
         return {name: entry.array(data) for name, entry in self.entries.items()}
 
 
-class _Entry(NamedTuple):
+class _ArrayEntry(NamedTuple):
     """One array of a header: type, shape, first byte and the byte after its last."""
 
     dtype: np.dtype
@@ -150,7 +150,7 @@ class _Entry(NamedTuple):
     end: int
 
     @classmethod
-    def of(cls, name: str, entry: Any) -> _Entry:
+    def of(cls, name: str, entry: Any) -> _ArrayEntry:
         """Reads an entry from JSON."""
         if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
             raise ValueError(f"array {shown(name)} is described by {shown(entry)}")

@@ -70,7 +70,7 @@ def project(values: jax.Array, bounds: Bounds) -> jax.Array:
     return jnp.clip(values - (least + most) / 2, *bounds)
 
 
-class _Place(NamedTuple):
+class _InteriorPoint(NamedTuple):
     """The state of the method: weights, multipliers of sum and of both bounds, the mean complementarity."""
 
     p: jax.Array
@@ -105,7 +105,7 @@ def maximise(K: jax.Array, scores: jax.Array, bounds: Bounds, total: jax.Array |
         ratio = jnp.where(free & (move < 0), -value / jnp.where(move < 0, move, -1), jnp.inf)
         return jnp.min(ratio)
 
-    def one(here: _Place) -> _Place:
+    def one(here: _InteriorPoint) -> _InteriorPoint:
         a, b = gaps(here.p)
         slope = jnp.where(free, K @ here.p - scores + here.of_sum - here.of_low + here.of_high, 0)
         missing = jnp.sum(here.p) - total
@@ -139,7 +139,7 @@ def maximise(K: jax.Array, scores: jax.Array, bounds: Bounds, total: jax.Array |
         of_high = jnp.where(free, here.of_high + t * move[3], 0)
         a, b = gaps(p)
         mean = jnp.sum(jnp.where(free, a * of_low + b * of_high, 0)) / (2 * count)
-        there = _Place(p, of_sum, of_low, of_high, mean, here.step + 1)
+        there = _InteriorPoint(p, of_sum, of_low, of_high, mean, here.step + 1)
         fine = jnp.isfinite(mean) & jnp.all(jnp.isfinite(p))
         stay = here._replace(mean=jnp.zeros_like(mean), step=here.step + 1)  # rounding ends it
         return jax.tree.map(lambda new, old: jnp.where(fine, new, old), there, stay)
@@ -147,7 +147,7 @@ def maximise(K: jax.Array, scores: jax.Array, bounds: Bounds, total: jax.Array |
     ones = free.astype(scores.dtype)
     a, b = gaps(start)
     first = jnp.sum(jnp.where(free, a + b, 0)) / (2 * count)
-    begin = _Place(start, jnp.zeros((), scores.dtype), ones, ones, first, jnp.zeros((), jnp.int32))
+    begin = _InteriorPoint(start, jnp.zeros((), scores.dtype), ones, ones, first, jnp.zeros((), jnp.int32))
     end = jax.lax.while_loop(lambda here: (here.mean > enough) & (here.step < ITERATIONS), one, begin)
     inside = jnp.clip(end.p, low, bounds.high)
     return inside * (total / jnp.maximum(jnp.sum(inside), jnp.finfo(scores.dtype).tiny))

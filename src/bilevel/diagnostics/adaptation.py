@@ -75,7 +75,7 @@ class Adaptation:
 
 
 @part
-class Fit:
+class LowerFit:
     """The lower rule and its rate."""
 
     rule: Rule
@@ -129,7 +129,7 @@ def adapt(
     check_is_problem("adapt", problem)
     values.whole("steps", steps, of="adapt")
     values.whole("seed", seed, least=0, of="adapt")
-    fit = Fit(lower_rule, lower_lr)
+    fit = LowerFit(lower_rule, lower_lr)
     fit.check()
     unseen, validated = problem_of(problem, tasks)
     key = jax.random.key(seed)
@@ -152,7 +152,7 @@ def adapt(
     return adapted
 
 
-class _Fitting(NamedTuple):
+class _FitState(NamedTuple):
     """The state of the lower steps."""
 
     y: PerTask[Any]
@@ -163,7 +163,7 @@ class _Fitting(NamedTuple):
 
 @jax.jit
 def _run(
-    fit: Fit, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: Any
+    fit: LowerFit, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: Any
 ) -> tuple[PerTask[Any], jax.Array]:
     """y after the steps, and the rates of the last step."""
     first_key, key = jax.random.split(key)
@@ -174,7 +174,7 @@ def _run(
             return problem.fill(rate_at(fit.lr, k), dtype)
         return for_tasks(lambda found: 1 / jnp.where(found.value > 0, found.value, 1), known)
 
-    def one(k: Any, at: _Fitting) -> _Fitting:
+    def one(k: Any, at: _FitState) -> _FitState:
         drawn = problem.draw_lower(jax.random.fold_in(key, k))
         known = at.curvature
         if known is not None:
@@ -182,10 +182,10 @@ def _run(
         rate = rate_of(k, known)
         samples = jax.tree.map(lambda s: s[:, None], drawn)  # one step each
         replay = Replay(steps_of(at.y, at.optimiser, rate, samples), fit.rule, 1)
-        return _Fitting(*descend(problem, x, replay), known, rate)
+        return _FitState(*descend(problem, x, replay), known, rate)
 
     known = None if fit.lr is not None else curvature.lower(problem, x, y, first_key)
-    start = _Fitting(y, for_tasks(fit.rule(0.1).init, y), known, rate_of(0, known))
+    start = _FitState(y, for_tasks(fit.rule(0.1).init, y), known, rate_of(0, known))
     end = jax.lax.fori_loop(0, steps, one, start)
     return end.y, problem.join(end.rate)
 

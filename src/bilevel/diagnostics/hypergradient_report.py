@@ -24,7 +24,7 @@ from bilevel.diagnostics.points import (
     task_gradients,
 )
 from bilevel.diagnostics.regularity import lower_spectra
-from bilevel.diagnostics.sampling import Estimate, EstimateErrors, errors_of, moments_of
+from bilevel.diagnostics.sampling import EstimateErrors, SampledEstimator, errors_of, moments_of
 from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.hypergradient import Hypergradient
 from bilevel.problem import findings, initial_point
@@ -168,7 +168,7 @@ def check_hypergradient(
 
     solved = solve_lower(problem, x, y)
     exact = _flat(task_gradients(problem, x, solved.y))
-    moments, settled = moments_of(Estimate(hypergradient, lower_steps), problem, x, solved.y, samples, seed)
+    moments, settled = moments_of(SampledEstimator(hypergradient, lower_steps), problem, x, solved.y, samples, seed)
     remarks = lower_remarks(problem, solved, *lower_spectra(problem, x, solved.y))
     differences = central_differences(problem, x, solved.y, exact)
     if not np.all(differences.agree):

@@ -26,7 +26,7 @@ DENSE = 128  # up to so many numbers in y, all eigenvalues are computed
 BLOCK_ITERATIONS = 60
 
 
-class Pair(NamedTuple):
+class MovedPoint(NamedTuple):
     """A point, and a move from it in x alone and in y alone."""
 
     x: Any
@@ -36,7 +36,7 @@ class Pair(NamedTuple):
 
 
 class Smoothness(NamedTuple):
-    """Norms at one point, per task or the largest; changes are measured between the ends of a `Pair`."""
+    """Norms at one point, per task or the largest; changes are measured between the ends of a `MovedPoint`."""
 
     upper_slope: Any  # |f_y|
     upper_hessian: Any  # |f_yy|
@@ -48,7 +48,7 @@ class Smoothness(NamedTuple):
     hessian_in_x: Any
 
 
-def draw_pair(problem: Problem, x: Any, y: PerTask[Any], radius: float, generator: np.random.Generator) -> Pair:
+def draw_pair(problem: Problem, x: Any, y: PerTask[Any], radius: float, generator: np.random.Generator) -> MovedPoint:
     """A random point within a radius of (x, y), x inside X, with random moves from it of up to that radius."""
 
     def near(stacked: Any) -> Any:
@@ -64,11 +64,11 @@ def draw_pair(problem: Problem, x: Any, y: PerTask[Any], radius: float, generato
         return optax.tree.cast_like(problem.constraint.project(moved), x)
 
     start_x, start_y = near_x(x), for_groups(near, y)
-    return Pair(start_x, start_y, near_x(start_x), for_groups(near, start_y))
+    return MovedPoint(start_x, start_y, near_x(start_x), for_groups(near, start_y))
 
 
 @jax.jit
-def smoothness(problem: Problem, pair: Pair) -> Smoothness:
+def smoothness(problem: Problem, pair: MovedPoint) -> Smoothness:
     """Operator norms by power iteration, which approaches them from below."""
     x, x_moved = pair.x, pair.x_moved
     in_x = optax.tree.norm(optax.tree.sub(x_moved, x))

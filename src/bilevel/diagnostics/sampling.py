@@ -25,7 +25,7 @@ LONGEST = 20_000  # the most steps for an estimator to settle
 
 
 @part
-class Estimate:
+class SampledEstimator:
     """An estimator, and the number of lower steps that it may replay."""
 
     hypergradient: Hypergradient
@@ -73,7 +73,7 @@ class Chain(NamedTuple):
 
 
 def moments_of(
-    estimate: Estimate, problem: Problem, x: Any, y: PerTask[Any], samples: int, seed: int
+    estimate: SampledEstimator, problem: Problem, x: Any, y: PerTask[Any], samples: int, seed: int
 ) -> tuple[EstimateMoments, bool]:
     """Moments over `samples` samples at (x, y) after the estimator has settled there, and whether it has.
 
@@ -93,7 +93,7 @@ def moments_of(
 
 
 @jax.jit
-def _begin(estimate: Estimate, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array) -> Chain:
+def _begin(estimate: SampledEstimator, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array) -> Chain:
     keys = jax.random.split(key)
     known = curvature.lower(problem, x, y, keys[0]) if estimate.borrows else None
     flat, _ = ravel_pytree(x)
@@ -107,7 +107,7 @@ def _begin(estimate: Estimate, problem: Problem, x: Any, y: PerTask[Any], key: j
 
 @jax.jit
 def _run(
-    estimate: Estimate, problem: Problem, x: Any, y: PerTask[Any], chain: Chain, key: jax.Array, steps: Any
+    estimate: SampledEstimator, problem: Problem, x: Any, y: PerTask[Any], chain: Chain, key: jax.Array, steps: Any
 ) -> Chain:
     """Takes more estimates; the moments are of these alone."""
 
@@ -136,7 +136,7 @@ def _point(
 
 
 def _upper(
-    estimate: Estimate,
+    estimate: SampledEstimator,
     problem: Problem,
     y: PerTask[Any],
     known: PerTask[LowerCurvature] | None,

@@ -189,7 +189,7 @@ def versions() -> dict[str, str]:
 # ------------------------------------------------------------------ checks of a document
 
 
-class Facts(NamedTuple):
+class StoredFacts(NamedTuple):
     """The content of a document besides the structures of x and y."""
 
     tasks: list[str]
@@ -199,7 +199,7 @@ class Facts(NamedTuple):
     metrics: tuple[str, ...] = ()
 
 
-def read_facts(document: documents.Fields) -> Facts:
+def read_facts(document: documents.Fields) -> StoredFacts:
     """Reads all of a document but the structures of x and y."""
     tasks = document.take("tasks", _are_names, "a list of different names, at least one")
     groups = document.take(
@@ -216,7 +216,7 @@ def read_facts(document: documents.Fields) -> Facts:
     if "divergences" in document:  # likewise
         own["divergences"] = tuple(_divergence(event, document.where) for event in document.items("divergences"))
     metrics = tuple(document.texts("metrics")) if "metrics" in document else ()
-    return Facts(tasks, groups, own, _stored(document, own["solver"]), metrics)
+    return StoredFacts(tasks, groups, own, _stored(document, own["solver"]), metrics)
 
 
 def _divergence(event: Any, where: str) -> Divergence:
@@ -279,7 +279,7 @@ def _are_groups(groups: Any, tasks: int) -> bool:
     return all(map(documents.is_whole, flat)) and sorted(flat) == list(range(tasks))
 
 
-def check_arrays(document: documents.Fields, arrays: Arrays, facts: Facts) -> None:
+def check_arrays(document: documents.Fields, arrays: Arrays, facts: StoredFacts) -> None:
     """A ValueError unless all arrays of a result are there and their shapes agree."""
     y = document.take("y", lambda y: isinstance(y, list) and len(y) == len(facts.groups), "a structure for each group")
     structures = [("x", document.take("x", lambda _: True, "a structure"), None)]

@@ -107,7 +107,7 @@ class Exponentiated(Weighting[jax.Array]):
     """weights_i proportional to weights_i exp(lr * loss_i), then mixed with floor / n.
 
     The state keeps logarithms, so that a weight that underflowed can grow again. A step is smaller than one of
-    `SimplexAscent` by about the factor weight, so usable rates are larger by about n.
+    `SimplexAscent` by about a factor of the weight itself, so usable rates are larger by about n.
 
     A move passes over the n weights about five times. If a step sees m tasks, the weights move every n // (8 m) steps,
     which is about 40 m numbers a step.

@@ -61,21 +61,21 @@ def _plain(value: Any) -> Number | None:
     return value if isinstance(value, int) else str(value)
 
 
-class Compared(NamedTuple):
+class ComparedLosses(NamedTuple):
     """What the weighting compares the tasks by, or the objective made of it."""
 
     values: np.ndarray  # (evaluations, tasks); of an objective, (evaluations,)
     name: str  # "loss", "regret" or "ratio"
 
 
-def compared(result: Result, losses: np.ndarray | None = None) -> Compared:
+def compared(result: Result, losses: np.ndarray | None = None) -> ComparedLosses:
     """The losses (validation losses unless given), or the regrets or ratios that the weighting makes of them."""
     losses = np.asarray(result.history.validation if losses is None else losses, float)
     weighting = getattr(result.solver, "weighting", None)
     partial = result.history.tasks is not None  # a weighting knows baselines of all tasks, not of these columns
     if partial or not isinstance(weighting, Weighting) or weighting.compares == "loss":
-        return Compared(losses, "loss")
-    return Compared(np.stack([weighting.compared(row) for row in losses]), weighting.compares)
+        return ComparedLosses(losses, "loss")
+    return ComparedLosses(np.stack([weighting.compared(row) for row in losses]), weighting.compares)
 
 
 class Curve(NamedTuple):
@@ -189,7 +189,7 @@ def curve(result: Result, losses: np.ndarray | None = None) -> Curve | None:
     return Curve(name, values, _time(result))
 
 
-def objective(result: Result, losses: np.ndarray | None = None) -> Compared:
+def objective(result: Result, losses: np.ndarray | None = None) -> ComparedLosses:
     """The objective at losses (evaluations, tasks): the worst where weights move, otherwise the weighted mean.
 
     With tasks from a distribution the weights are not those of the evaluated tasks, and it is the mean of the tail.
@@ -197,11 +197,11 @@ def objective(result: Result, losses: np.ndarray | None = None) -> Compared:
     values, name = compared(result, losses)
     weights, fraction = np.asarray(result.history.weights, float), of_distribution(result.solver)
     if fraction is not None and fraction < 1:
-        return Compared(np.array([tail_mean(row, fraction) for row in values]), f"tail {name}")
+        return ComparedLosses(np.array([tail_mean(row, fraction) for row in values]), f"tail {name}")
     if np.ptp(weights, axis=0).max() > 0:
-        return Compared(values.max(axis=1), f"worst {name}")
+        return ComparedLosses(values.max(axis=1), f"worst {name}")
     is_mean = np.ptp(weights[0]) <= 1e-6 * weights[0].max()
-    return Compared(values @ weights[0] / weights[0].sum(), f"{'mean' if is_mean else 'weighted'} {name}")
+    return ComparedLosses(values @ weights[0] / weights[0].sum(), f"{'mean' if is_mean else 'weighted'} {name}")
 
 
 def _time(result: Result) -> np.ndarray:
