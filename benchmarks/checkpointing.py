@@ -128,8 +128,8 @@ def part(folder: str, address: str, process: str, megabytes: str, times: str) ->
     """What one of two processes measures, printed as JSON lines."""
     bl.distributed.start(address, processes=2, process=int(process))
     from bilevel._run import driver
+    from bilevel._run.checkpoint_writer import opened
     from bilevel._run.devices import Layout
-    from bilevel._run.opening import opened
     from bilevel._run.run import Run
 
     entries = int(float(megabytes) * 1e6 / (4 * COPIES * TASKS))

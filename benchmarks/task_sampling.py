@@ -28,7 +28,7 @@ import numpy as np
 from page import put
 
 import bilevel as bl
-from bilevel._run import last_visit
+from bilevel._run import final_refit
 from bilevel.solvers._base import some_tasks
 
 DRAWN = 64
@@ -71,10 +71,10 @@ def fitted(result: bl.Result) -> tuple[np.ndarray, np.ndarray | None]:
     So runs that see all tasks in every step are judged as those that draw them are.
     """
     problem, iterate = result.problem, result.average
-    if last_visit.is_needed(result.solver, problem):
+    if final_refit.is_needed(result.solver, problem):
         return iterate.losses, iterate.test_losses
     at = iterate.x, bl.PerTask(tuple(iterate.y.stacked))
-    (found,) = last_visit.visited(problem, [at], jnp.array([last_visit.STEPS]))
+    (found,) = final_refit.visited(problem, [at], jnp.array([final_refit.STEPS]))
     losses = jax.device_get(found.losses)
     return losses.validation, losses.test
 
@@ -296,7 +296,7 @@ def few_visits(n: int = 160_000, drawn: int = 16, visits: int = 6, seeds: int = 
     runs = [("one lower step", bl.MORBiT(), 0), ("four", bl.MORBiT(), None), ("four, `Tandem`", bl.Tandem(), None)]
     for (name, solver, more), seed in itertools.product(runs, range(seeds)):
         seen: list[dict] = []
-        with mock.patch.object(catching_up, "STEPS", some_tasks.STEPS if more is None else more):
+        with mock.patch.object(some_tasks, "STEPS", some_tasks.STEPS if more is None else more):
             jax.clear_caches()  # what is compiled does not know of it
             options = {"callback": seen.append, "every": steps, "progress": False, "seed": seed}
             result = bl.solve(problem, solver.replace(sampling=sampling), x, y, steps=steps, **options)

@@ -17,9 +17,9 @@ import optax
 import pytest
 
 import bilevel as bl
-from bilevel._run import driver, identity, keeping, loop, state_files
-from bilevel._run.at_once import run_all
-from bilevel._run.opening import opened
+from bilevel._run import checkpoint_writer, driver, identity, loop, state_files
+from bilevel._run.checkpoint_writer import opened
+from bilevel._run.parallel_runs import run_all
 from bilevel._run.progress import Quiet
 from bilevel._run.run import Run
 from kept_runs import NOISY, SOLVERS, STACK, X, Y, bits, lower, same, solve, upper
@@ -376,7 +376,7 @@ class AtOnce:
 
 @pytest.mark.parametrize(("keep", "kept"), [(3, (50, 55, 60)), (1, (60,))])
 def test_the_newest_states_stay(keep, kept, tmp_path, monkeypatch):
-    monkeypatch.setattr(keeping, "ThreadPoolExecutor", AtOnce)
+    monkeypatch.setattr(checkpoint_writer, "ThreadPoolExecutor", AtOnce)
     solve(checkpoint=bl.Checkpoint(tmp_path, steps=5, keep=keep), every=5)
     assert states(tmp_path) == [f"state-{step:012d}.safetensors" for step in kept]
 

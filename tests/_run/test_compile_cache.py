@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 import bilevel as bl
-from bilevel._run import compile_cache as module
-from bilevel._run.compile_cache import VARIABLE, compile_cache, prune
+from bilevel._run import compiling as module
+from bilevel._run.compiling import VARIABLE, compile_cache, prune
 
 NAMES = ("jax_compilation_cache_dir", *module.SETTINGS)
 

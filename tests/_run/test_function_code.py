@@ -8,7 +8,7 @@ import jax
 import pytest
 
 import bilevel as bl
-from bilevel._run.function_code import code_of, differs
+from bilevel._run.identity import code_of, differs
 from kept_runs import STACK, solve, upper
 
 SOURCE = """

@@ -14,9 +14,8 @@ import jax
 import pytest
 
 import bilevel as bl
-from bilevel._run import compile_clock, keeping, lock, run_folder
-from bilevel._run.deadline import Deadline
-from bilevel._run.signals import noticed
+from bilevel._run import checkpoint_writer, compiling, run_folder
+from bilevel._run.stopping import Deadline, noticed
 from kept_runs import same, solve
 
 TESTS = Path(__file__).parent.parent
@@ -92,7 +91,7 @@ def test_sigterm_says_nothing_of_a_state_that_could_not_be_written(tmp_path, cap
         raise OSError(errno.ENOSPC, "no space left")
 
     def callback(row):
-        monkeypatch.setattr(keeping, "write_whole", full)
+        monkeypatch.setattr(checkpoint_writer, "write_whole", full)
         press(signal.SIGTERM)(row)
 
     with pytest.warns(RuntimeWarning, match="could not be written"), pytest.raises(SystemExit):
@@ -169,7 +168,7 @@ def test_a_deadline_stops_a_run_that_then_goes_on(tmp_path, monkeypatch):
 
 def test_a_deadline_leaves_time_for_a_call_and_for_writing(tmp_path, monkeypatch):
     """Of which compiling is no part: it happens once. Here every evaluation is said to have compiled for long."""
-    near, long, event = [], 10_000.0, sorted(compile_clock.EVENTS)[0]
+    near, long, event = [], 10_000.0, sorted(compiling.EVENTS)[0]
     monkeypatch.setattr(Deadline, "is_within", lambda self, seconds: bool(near.append(seconds)))
     solve(
         checkpoint=tmp_path,
@@ -179,7 +178,7 @@ def test_a_deadline_leaves_time_for_a_call_and_for_writing(tmp_path, monkeypatch
     calls = [seconds + long * (seconds < 0) for seconds in near]  # without what was taken off for compiling
     assert near[0] == 0
     assert sum(seconds < 0 for seconds in near) == 2  # after steps 20 and 40; after the last nobody asks
-    assert all(keeping.DISK_LATENCY < seconds < long / 2 for seconds in calls[1:])
+    assert all(checkpoint_writer.DISK_LATENCY < seconds < long / 2 for seconds in calls[1:])
 
 
 def test_seconds_are_for_all_of_a_call():
@@ -193,7 +192,7 @@ def test_seconds_are_for_all_of_a_call():
 
 def failing(monkeypatch, number, until=10**9):
     """States cannot be written, up to so many times."""
-    write, tried = keeping.write_whole, []
+    write, tried = checkpoint_writer.write_whole, []
 
     def trying(path, content):
         tried.append(path.name)
@@ -201,7 +200,7 @@ def failing(monkeypatch, number, until=10**9):
             raise OSError(number, os.strerror(number))
         write(path, content)
 
-    monkeypatch.setattr(keeping, "write_whole", trying)
+    monkeypatch.setattr(checkpoint_writer, "write_whole", trying)
     return tried
 
 
@@ -228,13 +227,13 @@ def test_a_disk_that_has_room_again_is_written_to(tmp_path, monkeypatch):
 
 def test_a_slow_disk_does_not_stop_the_run(tmp_path, monkeypatch):
     """Steps are taken while the first state is still being written."""
-    reached, write = threading.Event(), keeping.write_whole
+    reached, write = threading.Event(), checkpoint_writer.write_whole
 
     def slow(path, content):
         assert reached.wait(60)
         write(path, content)
 
-    monkeypatch.setattr(keeping, "write_whole", slow)
+    monkeypatch.setattr(checkpoint_writer, "write_whole", slow)
     result = solve(
         checkpoint=bl.Checkpoint(tmp_path, steps=5), callback=lambda row: row["step"] == 60 and reached.set()
     )
@@ -307,7 +306,7 @@ def test_where_a_file_system_has_no_locks_runs_are_kept_all_the_same(tmp_path, m
     def refuse(descriptor, kind):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(lock.fcntl, "flock", refuse)
+    monkeypatch.setattr(run_folder.fcntl, "flock", refuse)
     assert solve(checkpoint=tmp_path).status == "finished"
 
 

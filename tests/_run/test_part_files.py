@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel._run import part_files, state_files
+from bilevel._run import sharded_leaves, state_files
 from bilevel._run.run import Run
 from bilevel.checkpoints import OrbaxWriter
 from clusters import free_port, wait_for
@@ -113,7 +113,7 @@ def test_orbax_itself_reads_the_arrays(stopped):
     document = state_files.read(stopped / "state-000000000040.safetensors").document
     arrays = ocp.PyTreeCheckpointer().restore(stopped / document["arrays"])
     run = Run(NOISY, SOLVERS["MORBiT with given rates"], X, Y, 0, 60, 20, checkpoint=kept(stopped))
-    reached = part_files.restored(run, state_files.read(stopped / "state-000000000040.safetensors"), stopped)
+    reached = sharded_leaves.restored(run, state_files.read(stopped / "state-000000000040.safetensors"), stopped)
     [[key, start]] = document["parts"]["carry/state/y/groups/0"]["pieces"]
     assert start == 0
     np.testing.assert_array_equal(arrays[key], reached.carry.state.y.groups[0])

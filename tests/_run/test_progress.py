@@ -6,8 +6,8 @@ import jax
 import pytest
 
 import bilevel as bl
-from bilevel._run import compile_clock, progress
-from bilevel._run.compile_clock import EVENTS, Clock, compile_seconds
+from bilevel._run import compiling, progress
+from bilevel._run.compiling import EVENTS, Clock, compile_seconds
 
 
 def solve(**options):
@@ -53,7 +53,7 @@ def test_a_long_run_is_logged_every_ten_seconds(caplog, monkeypatch):
 
 def test_a_span_inside_another_counts_once(monkeypatch):
     event, now = sorted(EVENTS)[0], [100.0]
-    monkeypatch.setattr(compile_clock.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(compiling.time, "perf_counter", lambda: now[0])
     before = compile_seconds()
     for end, duration in ((101.0, 1.0), (103.0, 1.0), (104.0, 4.0), (106.0, 2.0)):  # the third contains the first two
         now[0] = end
@@ -63,7 +63,7 @@ def test_a_span_inside_another_counts_once(monkeypatch):
 
 
 def test_a_clock_goes_on_from_what_was_used_before(monkeypatch):
-    monkeypatch.setattr(compile_clock.time, "perf_counter", lambda: 7.0)
+    monkeypatch.setattr(compiling.time, "perf_counter", lambda: 7.0)
     assert Clock(5.0, 2.0, began=4.0, compiled=compile_seconds()).seconds == 8.0
     assert Clock(5.0, 2.0, began=4.0, compiled=compile_seconds()).compile_seconds == 2.0
 

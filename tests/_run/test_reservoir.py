@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from bilevel._run import reservoir
-from bilevel._run.reservoir import Reservoir
+from bilevel._run import loop
+from bilevel._run.loop import Reservoir
 
 
 @pytest.mark.parametrize("block", [1, 7, 2**16])
 def test_blocks_draw_what_one_long_draw_would(block, monkeypatch):
-    monkeypatch.setattr(reservoir, "BLOCK", block)
+    monkeypatch.setattr(loop, "BLOCK", block)
     draws = np.random.default_rng(5).random(500)
     picks = [k for k in range(500) if draws[k] * (k + 1) < 1]
     own = Reservoir(5)

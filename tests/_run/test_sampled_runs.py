@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel._run import last_visit, state_files
-from bilevel._run.averaging import add, rested
+from bilevel._run import final_refit, state_files
 from bilevel._run.evaluation import FIXED, HEAVY, Part
+from bilevel._run.loop import add, rested
 from bilevel._run.run import Run
+from bilevel.problem import sources
 
 STEPS = 40
 
@@ -52,8 +53,8 @@ def test_the_loop_and_the_average_are_those_of_steps_one_by_one(tasks):
         return jax.lax.scan(one, first, jnp.arange(STEPS))[0]
 
     state, (x, y, weights) = whole(run.start())
-    steps = jnp.full(2, last_visit.STEPS if tasks < 200 else 0)
-    last_y, y = (own.y.groups[0] for own in last_visit.visited(problem, [(state.x, state.y), (x, y)], steps))
+    steps = jnp.full(2, final_refit.STEPS if tasks < 200 else 0)
+    last_y, y = (own.y.groups[0] for own in final_refit.visited(problem, [(state.x, state.y), (x, y)], steps))
     np.testing.assert_allclose(result.x, state.x, rtol=1e-10)
     np.testing.assert_allclose(result.weights, state.weights, rtol=1e-8, atol=1e-12)
     np.testing.assert_allclose(result.y.stacked[0], last_y, rtol=1e-10, atol=1e-12)
@@ -132,12 +133,12 @@ def test_threads_share_the_last_visit_and_change_nothing(monkeypatch):
     problem = bl.Problem(loss, loss, stacks)
     y = bl.PerTask(tuple(jnp.asarray(draws.normal(size=(n, d))) for n, d in ((23, 3), (5, 2))))
     points, steps = [(jnp.array([1.0, 2.0]), y), (jnp.array([-1.0, 0.5]), y)], jnp.array([3, 0])
-    wanted, calls, of_group = last_visit.visited(problem, points, steps), [], last_visit._of_group
-    monkeypatch.setattr(blocks, "AT_ONCE", 2)
-    monkeypatch.setattr(blocks, "SMALLEST", 2)
-    monkeypatch.setattr(blocks, "LARGEST", 2)
-    monkeypatch.setattr(last_visit, "_of_group", lambda *args, **named: calls.append(args) or of_group(*args, **named))
-    found = last_visit.visited(problem, points, steps)
+    wanted, calls, of_group = final_refit.visited(problem, points, steps), [], final_refit._of_group
+    monkeypatch.setattr(sources, "AT_ONCE", 2)
+    monkeypatch.setattr(sources, "SMALLEST", 2)
+    monkeypatch.setattr(sources, "LARGEST", 2)
+    monkeypatch.setattr(final_refit, "_of_group", lambda *args, **named: calls.append(args) or of_group(*args, **named))
+    found = final_refit.visited(problem, points, steps)
     assert len(calls) == 12 + 3
     for own, other in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
         np.testing.assert_allclose(own, other, rtol=1e-12)
@@ -147,9 +148,9 @@ def test_threads_share_the_last_visit_and_change_nothing(monkeypatch):
 def test_a_run_whose_steps_see_all_tasks_ends_where_its_last_step_left_it():
     problem = problem_of(20)
     for sampling in (bl.sampling.All(), bl.sampling.Mixture(20)):
-        assert not last_visit.is_needed(solver_of(4).replace(sampling=sampling), problem)
-    assert not last_visit.is_needed(bl.GDA(), problem)
-    assert last_visit.is_needed(solver_of(19), problem)
+        assert not final_refit.is_needed(solver_of(4).replace(sampling=sampling), problem)
+    assert not final_refit.is_needed(bl.GDA(), problem)
+    assert final_refit.is_needed(solver_of(19), problem)
 
 
 def test_a_part_is_for_steps_that_see_a_few_of_very_many():

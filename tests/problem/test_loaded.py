@@ -137,7 +137,7 @@ def test_a_task_that_cannot_be_read_ends_a_run_by_name_and_nothing_is_lost(tmp_p
 
 
 def test_what_was_planned_is_read_ahead_in_order_and_once(monkeypatch):
-    monkeypatch.setattr(reader, "AHEAD_BYTES", 3 * 2 * ROWS[0].nbytes)
+    monkeypatch.setattr(loaded, "AHEAD_BYTES", 3 * 2 * ROWS[0].nbytes)
     dataset = Dataset()
     own = Reader(dataset, threads=1)
     dataset.read.clear()
@@ -158,7 +158,7 @@ def test_what_was_planned_is_read_ahead_in_order_and_once(monkeypatch):
 
 def test_steps_find_what_was_read_ahead(monkeypatch):
     asked, fulfil = [], loaded._fulfil
-    monkeypatch.setattr(reader, "_fulfil", lambda *own: (asked.append(own), fulfil(*own)))
+    monkeypatch.setattr(loaded, "_fulfil", lambda *own: (asked.append(own), fulfil(*own)))
     dataset = Dataset()
     tasks = problem(bl.Task.load(dataset))
     solve(tasks, every=40)

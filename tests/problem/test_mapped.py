@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel._run import reading
-from bilevel.problem import problem
+from bilevel._run import prefetch
+from bilevel.problem import problem as problem_module
+from bilevel.problem import sources
 from bilevel.problem.mapped import Mapped
 from bilevel.solvers._base import some_tasks
 
@@ -91,7 +92,7 @@ def test_the_tasks_of_steps_are_known_up_to_the_next_but_one_move_of_the_weights
     state, key = start(), jax.random.key(1)
     # Functions of their own, as others may have been compiled with another number of moves.
     advance = jax.jit(lambda *given: SOLVER.advance(*given))
-    tasks_ahead = jax.jit(lambda *given: reading._tasks_ahead.__wrapped__(*given))
+    tasks_ahead = jax.jit(lambda *given: prefetch._tasks_ahead.__wrapped__(*given))
     assert SOLVER.stepper().steps_between(mapped) == 5
     for first in (0, 2, 7):
         while int(state.step) < first:
@@ -105,11 +106,11 @@ def test_the_tasks_of_steps_are_known_up_to_the_next_but_one_move_of_the_weights
 
 def test_hints_are_of_the_rows_that_are_drawn(mapped, monkeypatch):
     hints, given = [], itertools.count()
-    monkeypatch.setattr(reading, "_advise", lambda *hint: hints.append(hint))
-    monkeypatch.setattr(reading, "_blocks_read", lambda: next(given))  # as if every call had to read
-    monkeypatch.setattr(reading.threading.Thread, "start", lambda self: self.run())
+    monkeypatch.setattr(prefetch, "_advise", lambda *hint: hints.append(hint))
+    monkeypatch.setattr(prefetch, "_blocks_read", lambda: next(given))  # as if every call had to read
+    monkeypatch.setattr(prefetch.threading.Thread, "start", lambda self: self.run())
     state = start()
-    ahead = reading.ReadAhead.of(SOLVER, mapped, jax.random.key(1))
+    ahead = prefetch.ReadAhead.of(SOLVER, mapped, jax.random.key(1))
     assert ahead is not None
     (group,) = mapped.groups
     pages = [page for source in (group.train, group.validation) for page in source.pages]
@@ -124,20 +125,20 @@ def test_hints_are_of_the_rows_that_are_drawn(mapped, monkeypatch):
     ahead.all_tasks([None])
     ahead.close()
     assert hints == [(*own, advice) for advice in (mmap.MADV_SEQUENTIAL, mmap.MADV_NORMAL) for own in whole]
-    assert reading.ReadAhead.of(bl.MORBiT(), mapped, jax.random.key(1)) is None
-    assert reading.ReadAhead.of(SOLVER, problem(rows(0), rows(1)), jax.random.key(1)) is None
+    assert prefetch.ReadAhead.of(bl.MORBiT(), mapped, jax.random.key(1)) is None
+    assert prefetch.ReadAhead.of(SOLVER, problem(rows(0), rows(1)), jax.random.key(1)) is None
 
 
 def test_where_nothing_was_read_no_hints_are_given(mapped, monkeypatch):
-    monkeypatch.setattr(reading, "_blocks_read", lambda: 7)
-    ahead = reading.ReadAhead.of(SOLVER, mapped, jax.random.key(1))
-    monkeypatch.setattr(reading, "_tasks_ahead", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(prefetch, "_blocks_read", lambda: 7)
+    ahead = prefetch.ReadAhead.of(SOLVER, mapped, jax.random.key(1))
+    monkeypatch.setattr(prefetch, "_tasks_ahead", lambda *_: pytest.fail("asked"))
     ahead._read = 7
     ahead.start(None, 0)
 
 
 def test_checks_and_identity_look_at_a_part(mapped, monkeypatch):
-    monkeypatch.setattr(base, "GLIMPSED", 5)
+    monkeypatch.setattr(problem_module, "GLIMPSED", 5)
     few, y = mapped.glimpse(mapped.starting_y(Y, jax.random.key(0)))
     np.testing.assert_array_equal(few.groups[0].ids, [0, 9, 19, 29, 39])
     np.testing.assert_array_equal(few.groups[0].train.data, rows(0)[[0, 9, 19, 29, 39]])
@@ -149,8 +150,8 @@ def test_checks_and_identity_look_at_a_part(mapped, monkeypatch):
 def test_losses_in_blocks_are_the_losses(mapped, monkeypatch):
     y = bl.PerTask((jnp.asarray(np.random.default_rng(3).normal(size=(N, 3))),))
     wanted = mapped.validation_losses(X, y)
-    monkeypatch.setattr(blocks, "AT_ONCE", 10)
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 0)  # 16 tasks
+    monkeypatch.setattr(sources, "AT_ONCE", 10)
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 0)  # 16 tasks
     np.testing.assert_allclose(mapped.validation_losses(X, y), wanted, rtol=1e-12)
     state = SOLVER.start(mapped, X, y, jax.random.key(0), jnp.asarray(10))
     monkeypatch.undo()

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bilevel._run.judging import score
 from bilevel._run.loop import Carry, Variables
-from bilevel._run.reached import DIVERGED, FINISHED, Reached
 from bilevel._run.recording import evaluated_at, objective_of
 from bilevel._run.run import Run
+from bilevel._run.run_state import DIVERGED, FINISHED, Reached, score
 from bilevel.results.history import Divergence
 from bilevel.solvers._base.fresh_tasks import FreshTasks
 from bilevel.solvers._base.solver import Solver

@@ -15,15 +15,15 @@ from collections.abc import Sequence
 
 import jax
 
-from bilevel._run import callbacks, loop, metrics, reading, recording
-from bilevel._run.compile_clock import Clock
+from bilevel._run import loop, prefetch, recording
+from bilevel._run.checkpoint_writer import Unkept
+from bilevel._run.compiling import Clock
 from bilevel._run.divergence import guarded, respond, solver_of
-from bilevel._run.judging import judged_by
-from bilevel._run.keeping import Unkept
+from bilevel._run.evaluation import check_metrics
 from bilevel._run.loop import Carry
 from bilevel._run.progress import Bar
-from bilevel._run.reached import CALLBACK_FAILED, CONVERGED, FINISHED, INTERRUPTED, STOPPED, Reached
 from bilevel._run.run import Run
+from bilevel._run.run_state import CALLBACK_FAILED, CONVERGED, FINISHED, INTERRUPTED, STOPPED, Reached, judged_by
 from bilevel.results.result import Result
 from bilevel.solvers._base.solver import measure
 
@@ -91,7 +91,7 @@ def run_lanes(
             raise
         lanes = _stopped(runs, lanes, INTERRUPTED, BREAK)
     except Exception:
-        if reading.failure(runs[0].problem) is not None:  # nothing else is wrong: it can go on from here
+        if prefetch.failure(runs[0].problem) is not None:  # nothing else is wrong: it can go on from here
             for keeper, lane in zip(keepers, settled, strict=True):
                 if lane.running:
                     keeper.stop(lane)
@@ -142,7 +142,7 @@ def _conclude(run: Run, lane: Reached, settled: Reached, bar: Bar, keeper: Unkep
 
 def _begin(run: Run) -> Reached:
     state = run.start()
-    metrics.check(run.metrics, run.placed, state.x, state.y)
+    check_metrics(run.metrics, run.placed, state.x, state.y)
     carry = loop.first(run.stepper, run.placed, state, run.key)
     reached = recording.begin(run, carry if run.layout is None else run.layout.laid_out(carry))
     return reached._replace(safe=reached.carry) if run.policy.goes_back else reached
@@ -182,7 +182,7 @@ def _decide(run: Run, lane: Reached, clock: Clock) -> Reached:
     """Whether a run goes on after a call."""
     if not lane.running or lane.rows[-1].step != lane.step:
         return lane
-    lane = callbacks.call(run, lane)
+    lane = recording.call_back(run, lane)
     if not lane.running:
         return _timed(lane, clock)
     if run.patience is not None and lane.since_best >= run.patience:

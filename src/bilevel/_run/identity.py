@@ -1,7 +1,9 @@
-"""What a run is, so that a saved one is gone on with by the same run only, and a refusal says what differs.
+"""Identity of a run. A folder is resumed only by the run that wrote it; a refusal says what differs.
 
-What must not change a result is left out: how often a run is evaluated, saved, shown. Functions are known by their
-qualified names and by what they close over, and those of the problem by their code too.
+What cannot change a result is left out: how often a run is evaluated, saved, shown. Functions are known by their
+qualified names and by what they close over, those of the problem by the hash of their code too: a changed body is
+noticed; names of variables and lines do not count. Bytecode belongs to one minor version of Python, which is a part of
+the text: two texts compare within a version only.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import functools
 import hashlib
 import os
 import platform
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from types import CodeType, FunctionType
 from typing import Any
 
 import jax
@@ -21,7 +25,6 @@ import numpy as np
 import optax
 
 from bilevel._core import pytrees
-from bilevel._run import function_code
 from bilevel._run.run import Run
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import BaseProblem
@@ -76,7 +79,7 @@ def check_same(where: str, kept: Mapping[str, Any], now: Mapping[str, Any]) -> N
     said = []
     for name in [*now, *(name for name in kept if name not in now)]:
         its, own = kept.get(name), now.get(name)
-        if its == own or (name == "code" and not function_code.differs(its, own)):
+        if its == own or (name == "code" and not differs(its, own)):
             continue
         if name in HASHED:
             said.append(HASHED[name])
@@ -146,7 +149,7 @@ def _problem(problem: BaseProblem) -> Facts:
         "shapes": _hash([shapes, *((jax.tree_util.keystr(path), _shape(leaf)) for path, leaf in leaves)]),
         "data": _hash_leaves(jax.tree.leaves(looked_at)),
         "functions": ", ".join(functions),
-        "code": function_code.code_of(value for kind, _, value in values if kind == "function"),
+        "code": code_of(value for kind, _, value in values if kind == "function"),
         "constraint": text(problem.constraint),
         "batches": ", ".join(batches),
     }
@@ -252,3 +255,85 @@ def _function(function: Any, within: tuple[int, ...]) -> str:
         if callable(content) or _is_array(content) or isinstance(content, (str, tuple, type(None))):
             held.append(text(content, within))
     return f"{name}[{', '.join(held)}]" if held else name
+
+
+# Their versions are kept with a run, and a change of these is told: it need not be a change of what is solved.
+_VERSIONED = ("bilevel", "jax", "jaxlib", "numpy", "optax")
+
+
+def code_of(functions: Iterable[Any]) -> str:
+    """The version of Python, and a hash of the code of functions and of those of the same modules that they call."""
+    seen: dict[int, FunctionType] = {}
+    for function in functions:
+        for own in _plain(function):
+            _visit(own, own.__module__, seen)
+    own = [each for each in seen.values() if str(each.__module__).partition(".")[0] not in _VERSIONED]
+    checksum = hashlib.sha256(repr([_code_of_function(function) for function in own]).encode())
+    return f"{sys.version_info.major}.{sys.version_info.minor} {checksum.hexdigest()[:32]}"
+
+
+def differs(kept: object, now: object) -> bool:
+    """Whether code has changed, as far as that can be told: not from another version of Python, or from nothing."""
+    if not isinstance(kept, str) or not isinstance(now, str):
+        return False
+    return kept.split(" ")[0] == now.split(" ")[0] and kept != now
+
+
+def _visit(function: FunctionType, module: object, seen: dict[int, FunctionType]) -> None:
+    if id(function) in seen:
+        return
+    seen[id(function)] = function
+    for name in _names(function.__code__):
+        for called in _plain(function.__globals__.get(name)):
+            if called.__module__ == module:
+                _visit(called, module, seen)
+    for cell in function.__closure__ or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+        for called in _plain(held):  # handed over on purpose, from whatever module
+            _visit(called, called.__module__, seen)
+
+
+def _plain(value: Any) -> Iterator[FunctionType]:
+    """The function within partials, methods and what decorators made of it; nothing where there is no code."""
+    for _ in range(100):  # a decorator's wrapper may lead back to itself
+        if isinstance(value, FunctionType):
+            yield value
+        if isinstance(value, functools.partial):
+            value = value.func
+        else:
+            inner = vars(value).get("__wrapped__") if hasattr(value, "__dict__") else None
+            value = getattr(value, "__func__", None) if inner is None else inner
+        if value is None:
+            return
+
+
+def _names(code: CodeType) -> list[str]:
+    """What code refers to by name, in the order of its first use, with the code within it."""
+    within = [name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each)]
+    return list(dict.fromkeys([*code.co_names, *within]))
+
+
+def _code_of_function(function: FunctionType) -> Any:
+    defaults = (function.__defaults__ or (), sorted((function.__kwdefaults__ or {}).items()))
+    return _code(function.__code__, function.__doc__), _constant(defaults)
+
+
+def _code(code: CodeType, doc: str | None = None) -> Any:
+    constants = [_constant(None if doc is not None and each == doc else each) for each in code.co_consts]
+    return code.co_code.hex(), code.co_names, constants
+
+
+def _constant(value: Any) -> Any:
+    """A constant as what is written alike in every process."""
+    if isinstance(value, CodeType):
+        return _code(value)
+    if isinstance(value, (tuple, list)):
+        return [_constant(each) for each in value]
+    if isinstance(value, frozenset):
+        return sorted(repr(_constant(each)) for each in value)
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        return repr(value)
+    return type(value).__qualname__

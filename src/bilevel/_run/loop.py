@@ -2,10 +2,14 @@
 
 How many steps a call takes is data, so neither the number of steps nor how often a run is evaluated changes what is
 compiled. Step k draws from fold_in(key, k), so how a run is cut into calls does not change it.
+
+The loop also carries the average of the iterates, and the random iterate: reservoir sampling, decided by the seed
+alone, picks the step.
 """
 
 from __future__ import annotations
 
+import bisect
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,9 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
-from bilevel._run import last_visit
-from bilevel._run.averaging import LateAverage, add
-from bilevel._run.averaging import Variables as Variables
+from bilevel._run import final_refit
 from bilevel._run.devices import Layout
 from bilevel.problem.problem import BaseProblem
 from bilevel.solvers._base.solver import Solver
@@ -72,7 +74,7 @@ def first(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) ->
     """What is carried before the first step."""
     point = Variables.of(state)
     late = isinstance(solver, SomeTasks)
-    average = LateAverage.start(state, not last_visit.is_needed(solver, problem)) if late else point
+    average = LateAverage.start(state, not final_refit.is_needed(solver, problem)) if late else point
     nothing = _nothing_seen(solver, problem, state, key)
     return Carry(state, average, point, nothing, Watch.start(state.weights), jnp.array(True))
 
@@ -208,3 +210,105 @@ def _in_parts(
         return jax.lax.cond(carry.finite & due(carry), settled, lambda carry: carry, carry)
 
     return lambda carry: jax.lax.while_loop(go, block, carry)
+
+
+BLOCK = 2**16  # draws at once; a run may have more steps than fit into memory
+
+
+class Reservoir:
+    """Step k replaces the random iterate with probability 1 / (k + 1), so that all steps so far are equally likely.
+
+    The draws are made as the run comes to them. How far ahead that is changes none of them.
+
+    >>> reservoir = Reservoir(seed=0)
+    >>> reservoir.pick(0, 1), reservoir.pick(0, 1000) == Reservoir(seed=0).pick(0, 1000)
+    (0, True)
+    """
+
+    def __init__(self, seed: int):
+        self._generator = np.random.default_rng(seed)
+        self._drawn, self._picks = 0, list[int]()
+
+    def pick(self, step: int, stop: int) -> int | None:
+        """The last step in [step, stop) that replaces the random iterate; None where none does."""
+        while self._drawn < stop:
+            numbers = np.arange(self._drawn + 1, self._drawn + BLOCK + 1)
+            self._picks += (np.flatnonzero(self._generator.random(BLOCK) * numbers < 1) + self._drawn).tolist()
+            self._drawn += BLOCK
+        until = bisect.bisect_left(self._picks, stop)
+        return self._picks[until - 1] if until > bisect.bisect_left(self._picks, step) else None
+
+
+POWER = 3  # weights ~ k^3: nearly half of the run counts, its end the most
+
+
+class Variables(NamedTuple):
+    """What an iterate consists of."""
+
+    x: Any
+    y: Any
+    weights: jax.Array
+
+    @classmethod
+    def of(cls, state: State) -> Variables:
+        """The point that a state is at."""
+        return cls(state.x, state.y, state.weights)
+
+
+def add(average: Any, point: Any, step: jax.Array, dtype: Any) -> Any:
+    """The average after step k: a <- a + (1 + p) / (k + p) (point - a)."""
+    share = (1 + POWER) / (step.astype(dtype) + POWER)
+    return jax.tree.map(lambda a, p: a + (share * (p - a)).astype(a.dtype), average, point)
+
+
+def rested(average: Any, point: Any, since: jax.Array, until: jax.Array, dtype: Any) -> Any:
+    """The average after step `until` of what has been at one point since step `since`, where the average was this.
+
+    A step from j - 1 to j keeps (j - 1) / (j + p) of the distance; the product over the steps telescopes.
+    """
+    kept = jnp.ones_like(since, dtype)
+    for i in range(1 + POWER):
+        # As floats first: the ratio of two int32 is a float32, also where the run is in float64.
+        kept = kept * (since + i).astype(dtype) / jnp.maximum(until + i, 1).astype(dtype)
+    kept = jnp.where(since == until, 1, kept)
+    return jax.tree.map(lambda a, p: p + (kept * (a - p)).astype(a.dtype), average, point)
+
+
+class LateAverage(NamedTuple):
+    """The average where the weights move every so many steps only: theirs is brought up to date when they move.
+
+    Where a step moves y of some of the tasks, y has no average: at the end of the run it is fitted to the average of x.
+    """
+
+    point: Variables  # with y None where it has no average
+    weights: jax.Array  # the step of which the average of the weights is
+
+    @classmethod
+    def start(cls, state: State, all_move: bool) -> LateAverage:
+        """Before the first step; `all_move` says whether every step moves y of all tasks."""
+        point = Variables.of(state)
+        return cls(point if all_move else point._replace(y=None), jnp.zeros((), jnp.int32))
+
+    def see(self, after: State) -> LateAverage:
+        """After a step that moved x and y."""
+        average, new = (self.point.x, self.point.y), (after.x, None if self.point.y is None else after.y)
+        x, y = add(average, new, after.step, after.weights.dtype)
+        return self._replace(point=self.point._replace(x=x, y=y))
+
+    def weigh(self, before: State, after: State) -> LateAverage:
+        """After a move of the weights."""
+        dtype, step = after.weights.dtype, after.step
+        current = rested(self.point.weights, before.weights, self.weights, step - 1, dtype)
+        weights = add(current, after.weights, step, dtype)
+        return LateAverage(self.point._replace(weights=weights), step)
+
+    def at(self, state: State) -> Variables:
+        """The average now, of everything; of y that has none, as it is."""
+        weights = rested(self.point.weights, state.weights, self.weights, state.step, state.weights.dtype)
+        return Variables(self.point.x, state.y if self.point.y is None else self.point.y, weights)
+
+
+@jax.jit
+def average_of(average: Variables | LateAverage, state: State) -> Variables:
+    """The average of the iterates up to a state."""
+    return average.at(state) if isinstance(average, LateAverage) else average

@@ -1,4 +1,4 @@
-"""What the processes of a run agree on, so that all of them do the same: when to stop, where a call ends, what to keep.
+"""What the processes of a run agree on: when to stop, where a call ends, what to keep, and that all see its folder.
 
 Process 0 decides and speaks; a signal may reach any of them. What one process does not decide is 0 there, so that the
 largest number of all is the decision.
@@ -6,8 +6,13 @@ largest number of all is the decision.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -83,3 +88,45 @@ class Peers(NamedTuple):
         length = self.decided(size >> 20) * 2**20 + self.decided(size & (2**20 - 1))
         own = np.frombuffer(content, np.uint8) if content is not None else np.zeros(length, np.uint8)
         return np.asarray(multihost_utils.broadcast_one_to_all(own)).tobytes()
+
+
+PATIENCE = 5.0  # seconds: a network file system may show a new file late
+
+
+def mark(folder: Path) -> Path:
+    """A new file in a folder, with the name of those that are swept away."""
+    path = folder / f".bilevel-{secrets.token_hex(8)}.tmp"
+    with open(path, "xb") as file:
+        file.write(b"to be seen by all processes")
+        os.fsync(file.fileno())
+    return path
+
+
+def check_shared_folder(peers: Peers, folder: Path) -> None:
+    """A FileNotFoundError in all processes unless all see a file that process 0 makes."""
+    if peers.processes == 1:
+        return
+    made = peers.led(lambda: mark(folder))
+    name = peers.told(None if made is None else made.name.encode())
+    assert name is not None
+    missing = peers.largest(0 if _appears(folder / name.decode()) else peers.rank)
+    if made is not None:
+        with contextlib.suppress(OSError):
+            made.unlink()
+    if missing:
+        raise FileNotFoundError(
+            f"solve(checkpoint={str(folder)!r}): process {missing} does not see what process 0 writes there. With "
+            "files=bl.checkpoints.Orbax() every process writes its own part: it needs a folder on a disk that all of "
+            "them share. bl.checkpoints.OneFile(), the default, needs process 0 only."
+        )
+
+
+def _appears(path: Path) -> bool:
+    end = time.monotonic() + PATIENCE
+    while not path.exists():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+        with contextlib.suppress(OSError):
+            os.listdir(path.parent)  # makes some file systems look again
+    return True

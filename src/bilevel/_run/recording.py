@@ -1,23 +1,26 @@
-"""Evaluates what a run has reached, and makes the result of it."""
+"""Evaluates what a run has reached, adds rows to its history, calls its callback, and makes its result.
+
+A callback that raises ends its run. What was reached is not lost.
+"""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel._run import last_visit
-from bilevel._run.averaging import average_of
+from bilevel._run import final_refit
 from bilevel._run.devices import fetched
-from bilevel._run.evaluation import Fit, fit, fit_fresh, objective
+from bilevel._run.evaluation import Fit, fit, fit_fresh, in_order, objective
 from bilevel._run.evaluation import evaluate as evaluate
-from bilevel._run.judging import score
-from bilevel._run.loop import Carry, Variables, Watch
-from bilevel._run.metrics import in_order
-from bilevel._run.reached import Evaluated, Reached, Row
+from bilevel._run.loop import Carry, Variables, Watch, average_of
+from bilevel._run.progress import LOGGER
 from bilevel._run.run import Run
+from bilevel._run.run_state import CALLBACK_FAILED, STOPPED, Evaluated, Reached, Row, score
 from bilevel.problem.problem import BaseProblem
 from bilevel.results.history import History, Iterate
 from bilevel.results.result import Result
@@ -79,7 +82,7 @@ def result(run: Run, reached: Reached) -> Result:
             metrics=in_order(run.metrics, metrics),
         )
 
-    found = (_visited if last_visit.is_needed(run.stepper, problem) else _evaluated_again)(run, reached)
+    found = (_visited if final_refit.is_needed(run.stepper, problem) else _evaluated_again)(run, reached)
     return Result(
         problem=problem,
         solver=run.solver,
@@ -104,10 +107,10 @@ def _visited(run: Run, reached: Reached) -> dict[str, Evaluated]:
     carry = reached.carry
     points = {"last": Variables.of(carry.state), "best": reached.best.point}
     points |= {"average": average_of(carry.average, carry.state), "random": carry.random}
-    steps = jnp.array([0 if name == "random" else last_visit.STEPS for name in points])
+    steps = jnp.array([0 if name == "random" else final_refit.STEPS for name in points])
     if run.read_ahead is not None:
-        run.read_ahead.all_tasks([last_visit.block_of(group) for group in run.placed.groups])
-    found = last_visit.visited(run.placed, [(p.x, p.y) for p in points.values()], steps, run.metrics)
+        run.read_ahead.all_tasks([final_refit.block_of(group) for group in run.placed.groups])
+    found = final_refit.visited(run.placed, [(p.x, p.y) for p in points.values()], steps, run.metrics)
     losses = _fetched(run, [visit.losses for visit in found])
     ends = zip(points.items(), found, losses, strict=True)
     return {name: Evaluated(point._replace(y=visit.y), *own) for (name, point), visit, own in ends}
@@ -231,3 +234,32 @@ def _history(run: Run, rows: tuple[Row, ...]) -> History:
     columns: dict[str, Any] = {name: column(tuple(getattr(row, name) for row in rows)) for name in names}
     measured = {name: np.stack([row.metrics[name] for row in rows]) for name in rows[0].metrics}
     return History(**columns, metrics=in_order(run.metrics, measured))
+
+
+def call_back(run: Run, lane: Reached) -> Reached:
+    """The same after the callback has seen its last evaluation: at its end where that asked for it, or raised."""
+    if run.callback is None:
+        return lane
+    evaluation, failed, stops = as_dict(run, lane), "", False
+    try:
+        stops = run.peers.leads and bool(run.callback(evaluation))
+    except Exception as error:  # whatever a user's function raises
+        LOGGER.error("The callback of solve raised at step %d.", lane.step, exc_info=True)
+        said = f"The callback raised at step {lane.step}, {type(error).__name__}: {error}"
+        later = "" if run.checkpoint is None else " With resume=True it goes on from the evaluation before."
+        failed = f"{said.rstrip('.')}. The result is that of the steps taken so far.{later}"
+    if run.peers.decided(bool(failed)):
+        return lane.ended(CALLBACK_FAILED, failed or "The callback raised in process 0.")
+    stops = run.peers.decided(stops)
+    return lane.ended(STOPPED, "Stopped because the callback asked for it.") if stops else lane
+
+
+def warn_of_failures(results: Sequence[Result]) -> None:
+    """Called once, by `solve`, with the results of all its runs."""
+    failed = [result for result in results if result.status == CALLBACK_FAILED]
+    if not failed:
+        return
+    seeds = ", ".join(str(result.seed) for result in failed)
+    several = f"The callback failed in {len(failed)} of {len(results)} runs (seeds {seeds}). The first: "
+    said = f"{'' if len(results) == 1 else several}{failed[0].message}"
+    warnings.warn(said, RuntimeWarning, stacklevel=3)  # at the line that called `solve`

@@ -14,8 +14,8 @@ from bilevel.loggers.base import Evaluation, Facts, Logger
 from bilevel.loggers.progress import Progress
 
 if TYPE_CHECKING:
-    from bilevel._run.reached import Reached, Row
     from bilevel._run.run import Run
+    from bilevel._run.run_state import Reached, Row
     from bilevel.results.result import Result
 
 FAILED = "failed"  # the status of a run that an exception ended

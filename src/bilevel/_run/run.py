@@ -12,15 +12,14 @@ import numpy as np
 
 from bilevel._core import values
 from bilevel._run.checkpoint import Checkpoint
-from bilevel._run.deadline import Deadline
 from bilevel._run.devices import Layout
 from bilevel._run.evaluation import FIXED, HEAVY, Part
-from bilevel._run.loop import Carry, State, gone_on_with
+from bilevel._run.loop import Carry, Reservoir, State, gone_on_with
 from bilevel._run.peers import Peers
-from bilevel._run.reached import Reached
-from bilevel._run.reading import ReadAhead
+from bilevel._run.prefetch import ReadAhead
 from bilevel._run.reporting import Report
-from bilevel._run.reservoir import Reservoir
+from bilevel._run.run_state import Reached
+from bilevel._run.stopping import Deadline
 from bilevel.divergence import DIVERGED as DIVERGED
 from bilevel.divergence import Policy, SmallerRates, Stop
 from bilevel.problem.problem import BaseProblem, Problem

@@ -1,4 +1,8 @@
-"""The folder of one run: its files, found, checked and cleaned up under the lock."""
+"""The folder of one run: its files, found, checked and cleaned up under a lock.
+
+One process at a time works on a folder. The kernel frees the lock when its owner ends, however it does; whether
+somebody holds it can be asked without taking it.
+"""
 
 from __future__ import annotations
 

@@ -8,27 +8,25 @@ from typing import Any, overload
 
 from bilevel import solvers
 from bilevel._core import values
-from bilevel._run import reading
-from bilevel._run.at_once import run_all
-from bilevel._run.callbacks import warn_of_failures
+from bilevel._run import prefetch
 from bilevel._run.checkpoint import Checkpoint, FolderPath
-from bilevel._run.compile_cache import compile_cache
-from bilevel._run.deadline import Deadline
-from bilevel._run.devices import Devices
-from bilevel._run.keeping import Unkept
-from bilevel._run.metrics import Metric, read
-from bilevel._run.opening import opened
+from bilevel._run.checkpoint_writer import Unkept, opened
+from bilevel._run.compiling import compile_cache
+from bilevel._run.devices import Devices, Layout, fetched
+from bilevel._run.evaluation import Metric, read
+from bilevel._run.parallel_runs import run_all
 from bilevel._run.peers import Peers
-from bilevel._run.placing import layout_of
 from bilevel._run.progress import bar
+from bilevel._run.recording import warn_of_failures
 from bilevel._run.reporting import check, failures_told, reports
 from bilevel._run.run import Callback, Run, check_problem_type
-from bilevel._run.signals import noticed
+from bilevel._run.stopping import Deadline, noticed
 from bilevel.divergence import Policy
 from bilevel.loggers.base import Logger
 from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.results.result import Result
 from bilevel.results.results import Results
+from bilevel.solvers._base.checks import check_drawing_on_devices, check_one_device
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers.recommendation import recommended
 
@@ -235,7 +233,7 @@ def solve(
         noticed(saves=place is not None) as signals,
         bar(title, len(runs) * steps, progress and peers.leads) as shown,
         failures_told(runs),
-        reading.ended(runs),
+        prefetch.ended(runs),
         peers.watched(),
     ):
         results = run_all(runs, shown, signals.halt, keepers)
@@ -296,3 +294,13 @@ def _numbers(seed: int, seeds: int | Sequence[int]) -> Sequence[int]:
     if not isinstance(seeds, Sequence) or isinstance(seeds, (str, bytes)) or len(seeds) == 0:
         raise ValueError(f"solve(seeds={seeds!r}): it needs a whole number, 1 or more, or a list of seeds.")
     return seeds
+
+
+def layout_of(devices: Devices | None, problem: BaseProblem, solver: Solver, x: Any) -> tuple[Layout | None, Any]:
+    """Where a run is to be made, and x as this process can read it."""
+    check_problem_type(problem)
+    layout = Layout.of(devices, problem, x)
+    if layout is not None and getattr(getattr(solver, "sampling", None), "draws", False):
+        check_drawing_on_devices(solver, layout.sizes, layout.devices)
+    check_one_device(solver, layout)
+    return layout, x if layout is None or layout.processes == 1 else fetched(x)

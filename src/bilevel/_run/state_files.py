@@ -21,8 +21,8 @@ from bilevel._core.documents import Fields
 from bilevel._core.files import FilePath
 from bilevel._run import loop, recording
 from bilevel._run.loop import Carry, Variables
-from bilevel._run.reached import Evaluated, Reached, Row
 from bilevel._run.run import Run
+from bilevel._run.run_state import Evaluated, Reached, Row
 from bilevel.results.history import Divergence
 
 KIND = Kind("bilevel.state", reader="solve(resume=True): state", writer="solve(checkpoint=...)", version=1)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bilevel._run.lock_state import is_held
+from bilevel._run.lock import is_held
 from bilevel.loggers.progress import Lines, number
 
 NOTHING, STARTING, RUNNING, DEAD, SILENT = "nothing yet", "starting", "running", "dead", "not known"

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from bilevel._run.signals import TERMINATED
+from bilevel._run.stopping import TERMINATED
 
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
 

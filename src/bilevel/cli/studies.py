@@ -46,7 +46,7 @@ def demo(
     models. min-avg chooses these for the average task, min-max for the worst one; the table shows what either gains and
     loses. Ctrl-C ends early and shows partial results.
     """
-    from bilevel._run.compile_cache import compile_cache
+    from bilevel._run.compiling import compile_cache
     from bilevel.paper.commands import run_demo as run
 
     with compile_cache(), interrupts() as interrupted, errors(debug):
@@ -206,7 +206,7 @@ def compare(
     gradient or product of one task on one row. Finished runs in DIR are not made again, and unfinished ones are saved:
     after Ctrl-C or a crash, the same command continues, and so does `bilevel resume DIR`.
     """
-    from bilevel._run.compile_cache import compile_cache
+    from bilevel._run.compiling import compile_cache
     from bilevel.comparison.benchmarks import BENCHMARKS
     from bilevel.comparison.comparing import compare as run
 
@@ -330,7 +330,7 @@ def reproduce(
     `bilevel claims` then tests what the paper says. Figures 1a and 1b need FashionMNIST, which is downloaded unless it
     is on this machine.
     """
-    from bilevel._run.compile_cache import compile_cache
+    from bilevel._run.compiling import compile_cache
     from bilevel._studies.records import SEEDS
     from bilevel.paper.commands import QUICK_SEEDS
     from bilevel.paper.commands import reproduce as run

@@ -87,7 +87,7 @@ def fit(
         "json": as_json,
     }
     with interrupts() as pressed, terminable(), errors(debug, "Interrupted: nothing was written."):
-        from bilevel._run.compile_cache import compile_cache
+        from bilevel._run.compiling import compile_cache
         from bilevel.tables import fitting, folder
         from bilevel.tables.settings import settings
 

@@ -196,7 +196,7 @@ class Reader:
     def read(self, numbers: np.ndarray) -> Rows:
         """All rows of some tasks, stacked."""
         wanted, structure = jax.tree.flatten(self.outline)
-        stacked = [np.empty((len(numbers), *leaf.shape), leaf.dtype) for leaf in wanted]
+        stacked = [np.empty((len(numbers), *like.shape), like.dtype) for like in wanted]
         whole = numbers.tolist()
         for k, (item, i) in enumerate(zip(self._given(whole), whole, strict=True)):
             leaves, own = jax.tree.flatten(_arrays(item, i))
@@ -204,8 +204,8 @@ class Reader:
                 a.shape != b.shape or a.dtype != b.dtype for a, b in zip(leaves, wanted, strict=True)
             ):
                 raise self._unlike(jax.tree.unflatten(own, leaves), i)
-            for rows, leaf in zip(stacked, leaves, strict=True):
-                rows[k] = leaf
+            for rows, own_rows in zip(stacked, leaves, strict=True):
+                rows[k] = own_rows
         return jax.tree.unflatten(structure, stacked)
 
     def _given(self, numbers: list[int]) -> Iterator[Any]:

@@ -1,16 +1,20 @@
-"""Ctrl-C and SIGTERM end a run after its compiled call, with its state written; a second Ctrl-C ends it at once."""
+"""What ends a run from outside: Ctrl-C and SIGTERM after its compiled call, with its state written; a deadline.
+
+A second Ctrl-C ends it at once.
+"""
 
 from __future__ import annotations
 
 import logging
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:  # commands that need no JAX know what SIGTERM ends with
+if TYPE_CHECKING:
     from bilevel._run.peers import Peers
 
 LOGGER = logging.getLogger("bilevel")
@@ -67,3 +71,22 @@ def noticed(saves: bool) -> Iterator[Noticed]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class Deadline(NamedTuple):
+    """A moment, on a clock that nobody sets."""
+
+    seconds: float  # that were given
+    ends: float
+
+    @classmethod
+    def after(cls, seconds: float | None) -> Deadline | None:
+        """So many seconds from now; None = never."""
+        return None if seconds is None else cls(float(seconds), time.monotonic() + float(seconds))
+
+    def __str__(self) -> str:
+        return f"its time was over (seconds={self.seconds:g})"
+
+    def is_within(self, seconds: float) -> bool:
+        """Whether it is less than this away."""
+        return time.monotonic() + seconds >= self.ends

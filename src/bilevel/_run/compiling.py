@@ -1,4 +1,4 @@
-"""Compiled programs kept from one process to the next, in the user's cache folder.
+"""Compiled programs kept from one process to the next, in the user's cache folder; and how long compiling takes.
 
 The folder is $XDG_CACHE_HOME/bilevel/compiled, or ~/.cache/bilevel/compiled, with one folder in it for each kind of
 processor, XLA_FLAGS and version of JAX: a home may be shared by machines whose programs would not run on each other.
@@ -9,6 +9,7 @@ and has the user's settings again afterwards.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import os
@@ -20,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import jax
+import jax.monitoring
 import jaxlib.version
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
 
@@ -132,3 +134,66 @@ def prune(folder: Path, max_bytes: float, min_age: float) -> None:
             return
         path.unlink(missing_ok=True)
         total -= size
+
+
+# Tracing, lowering and the compiler itself; what is read from a compile cache counts as the last of them.
+EVENTS = frozenset(
+    f"/jax/core/compile/{name}"
+    for name in ("jaxpr_trace_duration", "jaxpr_to_mlir_module_duration", "backend_compile_duration")
+)
+
+
+class _Thread(threading.local):
+    """What one thread has compiled."""
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self.spans: list[tuple[float, float]] = []  # start and length; a longer span that ends later may contain them
+
+
+_thread = _Thread()
+
+
+def _listen(event: str, duration_secs: float, **_: object) -> None:
+    if event not in EVENTS:
+        return
+    start = time.perf_counter() - duration_secs
+    # A function traced inside another one ends first and is part of the other's time: it must not count twice.
+    while _thread.spans and _thread.spans[-1][0] >= start:
+        _thread.total -= _thread.spans.pop()[1]
+    _thread.spans.append((start, duration_secs))
+    _thread.total += duration_secs
+
+
+jax.monitoring.register_event_duration_secs_listener(_listen)  # a module is imported once, so this happens once
+
+
+def compile_seconds() -> float:
+    """Seconds that this thread has spent compiling; not to be asked for while it does."""
+    _thread.spans.clear()
+    return _thread.total
+
+
+@dataclasses.dataclass(frozen=True)
+class Clock:
+    """The time of a run, from when this thread took it up; `seconds_before` and `compiled_before` are from earlier."""
+
+    seconds_before: float = 0.0
+    compiled_before: float = 0.0
+    began: float = dataclasses.field(default_factory=time.perf_counter)
+    compiled: float = dataclasses.field(default_factory=compile_seconds)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the run so far."""
+        return self.seconds_before + time.perf_counter() - self.began
+
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds of these that went into compiling."""
+        return self.compiled_before + compile_seconds() - self.compiled
+
+    @property
+    def running_seconds(self) -> float:
+        """The others: what was not compiling."""
+        return self.seconds - self.compile_seconds

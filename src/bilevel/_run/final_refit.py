@@ -22,8 +22,7 @@ import jax
 import numpy as np
 
 from bilevel._core import pytrees
-from bilevel._run.evaluation import Losses
-from bilevel._run.metrics import Metric, Metrics, roles_of
+from bilevel._run.evaluation import Losses, Metric, Metrics, roles_of
 from bilevel.lower.fitting import fitted
 from bilevel.problem.group import Group
 from bilevel.problem.on_devices import each_task, in_turn

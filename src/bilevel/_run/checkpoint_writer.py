@@ -8,6 +8,8 @@
 
 A state is written in a thread of its own, so that a slow disk does not stop the run. What cannot be written is told
 once and tried again; it ends no run.
+
+Folders are opened before anything long begins: what cannot be kept, or is another run, is refused at once.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import contextlib
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,14 +27,16 @@ import jax
 
 from bilevel._core.array_files import Content
 from bilevel._core.files import write_whole
-from bilevel._run import part_files, state_files
+from bilevel._run import sharded_leaves, state_files
 from bilevel._run.checkpoint import Checkpoint
-from bilevel._run.identity import DifferentRunError, Facts
-from bilevel._run.part_files import States
-from bilevel._run.reached import Reached
+from bilevel._run.identity import DifferentRunError, Facts, Identities, changes, check_same, digest, environment
+from bilevel._run.peers import check_shared_folder
 from bilevel._run.run import Run
 from bilevel._run.run_folder import RunFolder
+from bilevel._run.run_state import Reached
+from bilevel._run.sharded_leaves import States
 from bilevel._run.state_files import Snapshot
+from bilevel.checkpoints import OneFile
 from bilevel.results.result import Result
 
 DISK_LATENCY, DISK_SPEED = 0.1, 1e8  # seconds, bytes a second: assumed until a write was timed
@@ -105,8 +109,8 @@ class Keeper(Unkept):
             return None
         path, content = found
         try:
-            if part_files.is_in_parts(content):
-                part_files.plan(self._run, content, self._folder.path)
+            if sharded_leaves.is_in_parts(content):
+                sharded_leaves.plan(self._run, content, self._folder.path)
                 return Found(path, content, None)
             return Found(path, content, state_files.restore(content, state_files.outline(self._run)))
         except ValueError as error:
@@ -192,9 +196,9 @@ class Keeper(Unkept):
 
 def _on_devices(run: Run, content: Content, reached: Reached | None = None) -> Reached | str:
     """What was reached, on the devices of the run; in words what is damaged. All processes come here."""
-    if part_files.is_in_parts(content):
+    if sharded_leaves.is_in_parts(content):
         assert run.checkpoint is not None
-        return part_files.restored(run, content, run.checkpoint.path)
+        return sharded_leaves.restored(run, content, run.checkpoint.path)
     reached = state_files.restore(content, state_files.outline(run)) if reached is None else reached
     return run.spread(reached)
 
@@ -258,3 +262,83 @@ class Passing(Keeper):
     def end(self, reached: Reached, result: Result) -> None:
         """Waits for what is being written."""
         self._finish()
+
+
+@contextlib.contextmanager
+def opened(runs: Sequence[Run], kind: type[Keeper] = Keeper) -> Iterator[list[Unkept]]:
+    """A keeper for each run, each with the lock of its folder."""
+    if all(run.checkpoint is None for run in runs):
+        yield [Unkept() for _ in runs]
+        return
+    with contextlib.ExitStack() as stack:
+        keepers = runs[0].peers.led(lambda: _opened(stack, runs, kind)) or [_following(stack, run) for run in runs]
+        for run in runs:
+            if run.checkpoint is not None and not isinstance(run.checkpoint.files, OneFile):
+                check_shared_folder(run.peers, run.checkpoint.path)
+        yield keepers
+
+
+def _following(stack: contextlib.ExitStack, run: Run) -> Unkept:
+    if run.checkpoint is None:
+        return Unkept()
+    keeper = Following(run)
+    stack.callback(keeper.close)
+    return keeper
+
+
+def _opened(stack: contextlib.ExitStack, runs: Sequence[Run], kind: type[Keeper]) -> list[Unkept]:
+    layout = runs[0].layout
+    opener = _Opener(stack, kind, 1 if layout is None else layout.mesh.size)
+    keepers = [opener.open(run) for run in runs]
+    opener.warn_of_changes()
+    return keepers
+
+
+class _Opener:
+    """Opens folders, which a stack closes again; what runs have in common is looked at once."""
+
+    def __init__(self, stack: contextlib.ExitStack, kind: type[Keeper], devices: int):
+        self._stack, self._kind = stack, kind
+        self._identities, self._environment, self._changes = Identities(), environment(devices), set[str]()
+        self._draws_others = False  # tasks, than on the devices that a run was begun on
+
+    def open(self, run: Run) -> Unkept:
+        if run.checkpoint is None:
+            return Unkept()
+        folder = RunFolder(run.checkpoint.folder)
+        self._stack.callback(folder.close)
+        facts, kept = self._identities.of(run), folder.description()
+        if kept is None:
+            shown = {"title": type(run.solver).__name__, "seed": facts["seed"], "steps": facts["steps"]}
+            shown["tasks"] = list(map(str, run.problem.names))
+            folder.describe(shown | {"identity": facts, "environment": self._environment})
+        else:
+            _check_kept(run, folder, kept, facts)
+            before = kept.get("environment", {})
+            self._changes |= {changes(before, self._environment)} - {""}
+            self._draws_others |= run.draws and before.get("devices") != self._environment["devices"]
+        run.report.keep_in(folder.path)
+        keeper = self._kind(run, run.checkpoint, folder, self._environment, digest(facts))
+        keeper.tell = run.report.event
+        self._stack.callback(keeper.close)
+        return keeper
+
+    def warn_of_changes(self) -> None:
+        if self._changes:
+            differ = (
+                "steps draw other tasks than" if self._draws_others else "numbers may differ in their last digits from"
+            )
+            warnings.warn(
+                f"solve(resume=True): the run was begun with {'; '.join(sorted(self._changes))}. It goes on, and its "
+                f"{differ} those of a run that was never stopped.",
+                stacklevel=5,
+            )
+
+
+def _check_kept(run: Run, folder: RunFolder, kept: dict[str, Any], facts: Facts) -> None:
+    if not run.resume:
+        raise FileExistsError(
+            f"{folder.where}: there is a run already. Pass resume=True to go on with it, or another folder."
+        )
+    identity = kept["identity"] if isinstance(kept.get("identity"), dict) else {}
+    check_same(f"solve(resume=True): the folder {str(folder.path)!r}", identity, facts)

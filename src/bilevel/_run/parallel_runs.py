@@ -11,8 +11,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from bilevel._run.checkpoint_writer import Unkept
 from bilevel._run.driver import run_lanes
-from bilevel._run.keeping import Unkept
 from bilevel._run.progress import Bar
 from bilevel._run.run import Run
 from bilevel.results.result import Result

@@ -5,6 +5,9 @@
 
 So a state counts when its file is there, and the file says what the folder of the arrays must hold. That folder has a
 name of its own, as a state of the same step may be written again.
+
+On several devices the rows of a group of tasks are one array or two (`Layout.stretches`). In files they are the pieces
+of one leaf under the name that it has on one device, whatever the devices are.
 """
 
 from __future__ import annotations
@@ -19,16 +22,87 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, Sharding
 
 from bilevel._core.array_files import Content
 from bilevel._core.documents import Fields, is_text, is_whole
-from bilevel._run import devices, pieces, shared_folder, state_files
-from bilevel._run.pieces import Pieces, Target
-from bilevel._run.reached import Reached
+from bilevel._run import devices, state_files
+from bilevel._run.devices import Layout, is_in_groups, spec_of_rows
+from bilevel._run.peers import check_shared_folder, mark
 from bilevel._run.run import Run
 from bilevel._run.run_folder import ARRAYS, arrays_name
+from bilevel._run.run_state import Reached
 from bilevel._run.state_files import Outline, Snapshot
 from bilevel.checkpoints import Checksums, RowReader, Saved, Writer, check_files, import_orbax
+
+
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    """The pieces of one leaf, by their first rows. To JAX it is a leaf itself."""
+
+    starts: tuple[int, ...]
+    values: tuple[Any, ...]
+
+
+class Target(NamedTuple):
+    """Where a piece is to be, and its shape; no sharding = on one device, which JAX chooses."""
+
+    shape: tuple[int, ...]
+    sharding: Sharding | None
+
+
+def in_pieces(layout: Layout | None, tree: Any) -> Any:
+    """Values of a run, with the pieces of each leaf together."""
+
+    def node(value: Any) -> Any:
+        if layout is None or not is_in_groups(value):
+            return jax.tree.map(lambda leaf: Pieces((0,), (leaf,)), value)
+        own, groups = iter(value), []
+        for parts in layout.stretches:
+            starts = tuple(part.start for part in parts)
+            rows = [next(own) for _ in parts]
+            groups.append(jax.tree.map(lambda *leaves, starts=starts: Pieces(starts, leaves), *rows))
+        return type(value)(tuple(groups))
+
+    return jax.tree.map(node, tree, is_leaf=is_in_groups)
+
+
+def targets(layout: Layout | None, tree: Any) -> Any:
+    """Where the pieces of each leaf of an outline are to be, if it has shapes as on one device."""
+
+    def node(value: Any) -> Any:
+        if layout is None:
+            return jax.tree.map(lambda leaf: Pieces((0,), (Target(leaf.shape, None),)), value)
+        if not is_in_groups(value):
+            return Pieces((0,), (Target(value.shape, NamedSharding(layout.mesh, layout.spec_of(value))),))
+        groups = []
+        for own, parts in zip(value, layout.stretches, strict=True):
+            places = [(part.stop - part.start, NamedSharding(layout.mesh, spec_of_rows(part, value))) for part in parts]
+            starts = tuple(part.start for part in parts)
+
+            def of_leaf(leaf: Any, starts: Any = starts, places: Any = places) -> Pieces:
+                return Pieces(starts, tuple(Target((rows, *leaf.shape[1:]), place) for rows, place in places))
+
+            groups.append(jax.tree.map(of_leaf, own))
+        return type(value)(tuple(groups))
+
+    return jax.tree.map(node, tree, is_leaf=is_in_groups)
+
+
+def on_devices(layout: Layout | None, tree: Any) -> Any:
+    """`in_pieces` undone."""
+
+    def node(value: Any) -> Any:
+        if layout is None or not is_in_groups(value):
+            return jax.tree.map(lambda pieces: pieces.values[0], value)
+        rows = [
+            jax.tree.map(lambda pieces, i=i: pieces.values[i], own)
+            for own, parts in zip(value, layout.stretches, strict=True)
+            for i in range(len(parts))
+        ]
+        return type(value)(tuple(rows))
+
+    return jax.tree.map(node, tree, is_leaf=is_in_groups)
 
 
 class States:
@@ -60,7 +134,7 @@ def begin(run: Run, reached: Reached, writer: Writer, folder: Path) -> Callable[
     """Takes over what was reached; see `States.begin`."""
     place = folder / arrays_name(reached.step, _token(run, folder))
     named = state_files.named_leaves(
-        pieces.in_pieces(run.layout, Outline(reached.carry, reached.best, reached.safe)._asdict())
+        in_pieces(run.layout, Outline(reached.carry, reached.best, reached.safe)._asdict())
     )
     large = {name: own for name, own in named.items() if all(map(_is_large, own.values))}
     arrays, parts = {}, {}
@@ -84,7 +158,7 @@ def _token(run: Run, folder: Path) -> str:
     chosen, said = 0, OSError("process 0 cannot write")
     if run.peers.leads:
         try:
-            shared_folder.mark(folder).unlink()
+            mark(folder).unlink()
             chosen = 1 + secrets.randbelow(2**31 - 1)
         except OSError as error:
             said = error
@@ -165,7 +239,7 @@ def plan(run: Run, content: Content, folder: Path) -> Plan:
 def restored(run: Run, content: Content, folder: Path) -> Reached | str:
     """What was reached, on the devices of the run; in words what is damaged, in all processes, where something is."""
     peers = run.peers
-    shared_folder.check(peers, folder)
+    check_shared_folder(peers, folder)
     found = plan(run, content, folder)
     said, reached = "", None
     for action in (_check, _read):  # the numbers are not worth reading before all have looked
@@ -192,7 +266,7 @@ def _read(run: Run, content: Content, found: Plan) -> Reached:
     wanted = state_files.named_leaves(tree)
     shaped = {name: _shaped(name, content, found, like) for name, like in wanted.items()}
     outline = jax.tree.unflatten(jax.tree.structure(tree), shaped.values())
-    goals = state_files.named_leaves(pieces.targets(run.layout, outline))
+    goals = state_files.named_leaves(targets(run.layout, outline))
     read = []
     for name, goal in goals.items():
         if name in found.parts:
@@ -201,7 +275,7 @@ def _read(run: Run, content: Content, found: Plan) -> Reached:
             leaf = state_files.read_leaf(name, content.arrays[name], found.kinds[name], wanted[name])
             read.append(_placed(leaf, goal))
     whole = jax.tree.unflatten(jax.tree.structure(tree), read)
-    return Reached(**pieces.on_devices(run.layout, whole), **state_files.the_rest(content, found.needed))
+    return Reached(**on_devices(run.layout, whole), **state_files.the_rest(content, found.needed))
 
 
 def _shaped(name: str, content: Content, found: Plan, like: Any) -> Any:

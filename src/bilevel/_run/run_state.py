@@ -1,18 +1,21 @@
-"""What a run has reached: the value that the driver goes on from, and the rows of its history."""
+"""What a run has reached: the value that the driver goes on from, the rows of its history, and what makes one better."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from bilevel._core.averages import mean, worst
 from bilevel._run.loop import Carry, Variables
 from bilevel.divergence import DIVERGED as DIVERGED
-from bilevel.results.history import Divergence
+from bilevel.results.history import Divergence, in_words, of_distribution, tail_mean
+
+if TYPE_CHECKING:
+    from bilevel._run.run import Run
 
 RUNNING, FINISHED, STOPPED, INTERRUPTED = "running", "finished", "stopped early", "interrupted"
 CONVERGED = "converged"
@@ -112,3 +115,18 @@ class Reached(NamedTuple):
     def ended(self, status: str, message: str = "") -> Reached:
         """The same, with the run at its end."""
         return self._replace(status=status, message=message)
+
+
+def score(run: Run, evaluated: Row | Evaluated) -> float:
+    """The lower, the better: the worst loss, or of tasks from a distribution what is minimised."""
+    fraction = of_distribution(run.solver)
+    if fraction is None:
+        return evaluated.chosen_by
+    losses = evaluated.validation if evaluated.selection is None else evaluated.selection
+    return tail_mean(np.where(np.isnan(losses), np.inf, losses), fraction)
+
+
+def judged_by(run: Run) -> str:
+    """The same in words."""
+    fraction = of_distribution(run.solver)
+    return f"worst {run.best_by} loss" if fraction is None else in_words(fraction, run.best_by)
