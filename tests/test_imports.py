@@ -140,7 +140,7 @@ def test_only_problem_vmaps_over_tasks():
     """Elsewhere a vmap is over seeds, rows, samples, directions or keys: where, this list says."""
     others = {
         "_run.loop",  # seeds
-        "_run.reading",  # steps to come
+        "_run.prefetch",  # steps to come
         "lower.steps",  # samples of one task's steps, and keys of its steps
         "solvers._base.drawing",  # parts of a group, one a device
         "rates.curvature",  # two ends of a difference

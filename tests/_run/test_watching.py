@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from bilevel._run import lock
+from bilevel._run import lock as lock_module
 from bilevel._run.lock import is_held
 from bilevel._run.watching import Watched, WatchedRun
 from bilevel.loggers.progress import Lines
@@ -201,7 +201,7 @@ HOLD = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcnt
 @pytest.mark.parametrize("listed", [True, False], ids=["listed", "tried"])
 def test_a_lock_is_held_as_long_as_its_process_lives(tmp_path, listed, monkeypatch):
     if not listed:
-        monkeypatch.setattr(lock, "KERNEL_LIST", tmp_path / "none")
+        monkeypatch.setattr(lock_module, "KERNEL_LIST", tmp_path / "none")
     path = tmp_path / "lock"
     assert is_held(path) is None
     command = [sys.executable, "-c", HOLD + "; time.sleep(60)", str(path)]
@@ -220,7 +220,7 @@ def test_a_lock_that_is_listed_is_not_touched(tmp_path, monkeypatch):
     path = tmp_path / "lock"
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        if not run_folder._is_listed(os.stat(path)):
+        if not lock_module._is_listed(os.stat(path)):
             pytest.skip("this kernel does not list locks")
         monkeypatch.setattr(fcntl, "flock", None)
         assert is_held(path) is True

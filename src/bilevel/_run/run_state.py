@@ -1,4 +1,4 @@
-"""What a run has reached: the value that the driver goes on from, the rows of its history, and what makes one better."""
+"""What a run has reached: the value that the driver goes on from, its history so far, and its best iterate."""
 
 from __future__ import annotations
 
