@@ -14,7 +14,7 @@ import jax
 import pytest
 
 import bilevel as bl
-from bilevel._run import checkpoint_writer, compiling, run_folder
+from bilevel._run import checkpoint_writer, compiling, lock, run_folder
 from bilevel._run.stopping import Deadline, noticed
 from kept_runs import same, solve
 
@@ -306,7 +306,7 @@ def test_where_a_file_system_has_no_locks_runs_are_kept_all_the_same(tmp_path, m
     def refuse(descriptor, kind):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(run_folder.fcntl, "flock", refuse)
+    monkeypatch.setattr(lock.fcntl, "flock", refuse)
     assert solve(checkpoint=tmp_path).status == "finished"
 
 

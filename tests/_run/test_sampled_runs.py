@@ -148,15 +148,15 @@ def test_threads_share_the_last_visit_and_change_nothing(monkeypatch):
 def test_a_run_whose_steps_see_all_tasks_ends_where_its_last_step_left_it():
     problem = problem_of(20)
     for sampling in (bl.sampling.All(), bl.sampling.Mixture(20)):
-        assert not final_refit.is_needed(solver_of(4).replace(sampling=sampling), problem)
+        assert not final_refit.is_needed(solver_of(4).replace(sampling=sampling).stepper(), problem)
     assert not final_refit.is_needed(bl.GDA(), problem)
-    assert final_refit.is_needed(solver_of(19), problem)
+    assert final_refit.is_needed(solver_of(19).stepper(), problem)
 
 
 def test_a_part_is_for_steps_that_see_a_few_of_very_many():
     assert Part.of(bl.MORBiT(), problem_of(1200)) is None
-    assert Part.of(solver_of(4), problem_of(200)) is None
-    part = Part.of(solver_of(4), problem_of(1200))
+    assert Part.of(solver_of(4).stepper(), problem_of(200)) is None
+    part = Part.of(solver_of(4).stepper(), problem_of(1200))
     weights = np.zeros(1200)
     weights[[7, 1100]] = 0.5
     places = part.places(weights)[0]

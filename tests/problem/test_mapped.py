@@ -18,6 +18,7 @@ from bilevel.solvers._base import some_tasks
 
 N, DRAWN = 40, 8
 SOLVER = bl.MORBiT(0.01, 0.1, weighting=bl.weightings.SimplexAscent(1e-2), sampling=bl.sampling.Mixture(DRAWN))
+STEPPER = SOLVER.stepper()
 
 
 def upper(x, y, batch):
@@ -84,20 +85,20 @@ def test_runs_are_those_of_rows_in_memory_and_go_on_where_they_were(mapped, tmp_
 
 def start():
     tasks = problem(rows(0), rows(1))
-    return SOLVER.start(tasks, X, tasks.starting_y(Y, jax.random.key(0)), jax.random.key(0), jnp.asarray(10))
+    return STEPPER.start(tasks, X, tasks.starting_y(Y, jax.random.key(0)), jax.random.key(0), jnp.asarray(10))
 
 
 def test_the_tasks_of_steps_are_known_up_to_the_next_but_one_move_of_the_weights(mapped, monkeypatch):
     monkeypatch.setattr(some_tasks, "MOVES_PER_ROUND", 1)  # every 5 steps
     state, key = start(), jax.random.key(1)
     # Functions of their own, as others may have been compiled with another number of moves.
-    advance = jax.jit(lambda *given: SOLVER.advance(*given))
+    advance = jax.jit(lambda *given: STEPPER.step(*given))
     tasks_ahead = jax.jit(lambda *given: prefetch._tasks_ahead.__wrapped__(*given))
-    assert SOLVER.stepper().steps_between(mapped) == 5
+    assert STEPPER.steps_between(mapped) == 5
     for first in (0, 2, 7):
         while int(state.step) < first:
             state, _ = advance(mapped, state, jax.random.fold_in(key, state.step))
-        ahead, then = tasks_ahead(SOLVER, mapped, state, key, first), state
+        ahead, then = tasks_ahead(STEPPER, mapped, state, key, first), state
         assert (int(ahead.known), int(ahead.before_move)) == (10 - first % 5, 5 - first % 5)
         for k in range(int(ahead.known)):
             then, info = advance(mapped, then, jax.random.fold_in(key, first + k))
@@ -110,7 +111,7 @@ def test_hints_are_of_the_rows_that_are_drawn(mapped, monkeypatch):
     monkeypatch.setattr(prefetch, "_blocks_read", lambda: next(given))  # as if every call had to read
     monkeypatch.setattr(prefetch.threading.Thread, "start", lambda self: self.run())
     state = start()
-    ahead = prefetch.ReadAhead.of(SOLVER, mapped, jax.random.key(1))
+    ahead = prefetch.ReadAhead.of(STEPPER, mapped, jax.random.key(1))
     assert ahead is not None
     (group,) = mapped.groups
     pages = [page for source in (group.train, group.validation) for page in source.pages]
@@ -118,7 +119,7 @@ def test_hints_are_of_the_rows_that_are_drawn(mapped, monkeypatch):
     assert hints == [(*own, mmap.MADV_RANDOM) for own in whole]  # no rows are read that are only near
     hints.clear()
     assert ahead.start(state, 2) is None
-    tasks = SOLVER.stepper().visit(mapped, state, jax.random.fold_in(jax.random.key(1), 2))[1].seen
+    tasks = STEPPER.visit(mapped, state, jax.random.fold_in(jax.random.key(1), 2))[1].seen
     first = {(page.address + task * page.task_bytes, page.task_bytes) for page in pages for task in tasks.tolist()}
     assert {hint[:2] for hint in hints[: 2 * DRAWN]} == first
     hints.clear()
@@ -126,12 +127,12 @@ def test_hints_are_of_the_rows_that_are_drawn(mapped, monkeypatch):
     ahead.close()
     assert hints == [(*own, advice) for advice in (mmap.MADV_SEQUENTIAL, mmap.MADV_NORMAL) for own in whole]
     assert prefetch.ReadAhead.of(bl.MORBiT(), mapped, jax.random.key(1)) is None
-    assert prefetch.ReadAhead.of(SOLVER, problem(rows(0), rows(1)), jax.random.key(1)) is None
+    assert prefetch.ReadAhead.of(STEPPER, problem(rows(0), rows(1)), jax.random.key(1)) is None
 
 
 def test_where_nothing_was_read_no_hints_are_given(mapped, monkeypatch):
     monkeypatch.setattr(prefetch, "_blocks_read", lambda: 7)
-    ahead = prefetch.ReadAhead.of(SOLVER, mapped, jax.random.key(1))
+    ahead = prefetch.ReadAhead.of(STEPPER, mapped, jax.random.key(1))
     monkeypatch.setattr(prefetch, "_tasks_ahead", lambda *_: pytest.fail("asked"))
     ahead._read = 7
     ahead.start(None, 0)
@@ -153,9 +154,9 @@ def test_losses_in_blocks_are_the_losses(mapped, monkeypatch):
     monkeypatch.setattr(sources, "AT_ONCE", 10)
     monkeypatch.setattr(sources, "BLOCK_BYTES", 0)  # 16 tasks
     np.testing.assert_allclose(mapped.validation_losses(X, y), wanted, rtol=1e-12)
-    state = SOLVER.start(mapped, X, y, jax.random.key(0), jnp.asarray(10))
+    state = STEPPER.start(mapped, X, y, jax.random.key(0), jnp.asarray(10))
     monkeypatch.undo()
-    again = SOLVER.start(mapped, X, y, jax.random.key(0), jnp.asarray(10))
+    again = STEPPER.start(mapped, X, y, jax.random.key(0), jnp.asarray(10))
     np.testing.assert_allclose(state.sampling.owed.last.value, again.sampling.owed.last.value, rtol=1e-12)
 
 

@@ -19,6 +19,7 @@ try:
 except ImportError:  # there is no such lock on Windows
     fcntl = None  # type: ignore[assignment]
 
+KERNEL_LIST = Path("/proc/locks")
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # what some network file systems say
 
 
@@ -64,13 +65,6 @@ class Lock:
         """Lets others have it."""
         os.close(self._descriptor)
 
-
-try:
-    import fcntl
-except ImportError:  # there is no such lock on Windows
-    fcntl = None  # type: ignore[assignment]
-
-KERNEL_LIST = Path("/proc/locks")
 
 
 def is_held(path: Path) -> bool | None:
