@@ -19,11 +19,11 @@ import numpy as np
 import optax
 
 import bilevel as bl
-from bilevel._studies.statistics import FAR
-from bilevel.datasets import fashion_pairs
 from bilevel.hypergradients import Tracked
-from bilevel.paper.experiments import PRINTED, Draw, fashion_described, images, start_sinusoids
-from bilevel.problems.networks import representation
+from bilevel.studies.datasets import fashion_pairs
+from bilevel.studies.paper.experiments import PRINTED, Draw, fashion_described, images, start_sinusoids
+from bilevel.studies.problems.networks import representation
+from bilevel.studies.statistics import FAR
 from bilevel.weightings import SimplexAscent, Watched
 
 # The figures have draws 0 to 79; their unseen sinusoids 1,000 to 1,079.

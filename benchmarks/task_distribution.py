@@ -24,7 +24,7 @@ import numpy as np
 from page import put
 
 import bilevel as bl
-from bilevel.datasets.benchmark_data import Wave, wave_rows
+from bilevel.studies.datasets.benchmark_data import Wave, wave_rows
 
 DRAWN, FRACTION, POOL, UNSEEN = 64, 0.1, 1000, 1000
 POOL_STEPS = 5  # a step on the pool takes one lower step of a task, not eleven: so many of them take about as long

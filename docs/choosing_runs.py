@@ -12,12 +12,12 @@ from typing import Any
 import jax.numpy as jnp
 
 import bilevel as bl
-from bilevel._cost.catalogue import GivenRates, with_rates
-from bilevel._studies.records import RecordFiles
-from bilevel.comparison import runner
-from bilevel.comparison.benchmarks import BENCHMARKS, all_solvers, by_name
-from bilevel.comparison.candidates import AUTOMATIC, Candidate
-from bilevel.comparison.runner import Budget, plan
+from bilevel.studies.catalogue import GivenRates, with_rates
+from bilevel.studies.comparison import runner
+from bilevel.studies.comparison.benchmarks import BENCHMARKS, all_solvers, by_name
+from bilevel.studies.comparison.candidates import AUTOMATIC, Candidate
+from bilevel.studies.comparison.runner import Budget, plan
+from bilevel.studies.records import RecordFiles
 
 Say = Callable[[str], None]
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bilevel.comparison.benchmarks import BENCHMARKS, PAPER
+from bilevel.studies.comparison.benchmarks import BENCHMARKS, PAPER
 
 Row = Mapping[str, Any]
 Problems = Mapping[str, Sequence[Row]]

@@ -18,11 +18,11 @@ import choosing_tables as tables
 from choosing_runs import FALLING, Setting, budget_of, clock, estimate, falling, relative, settings, teller
 
 import bilevel as bl
-from bilevel._studies import statistics
-from bilevel._studies.records import RecordFiles
-from bilevel.comparison import candidates, runner
-from bilevel.comparison.benchmarks import all_solvers
 from bilevel.solvers.recommendation import SHORT
+from bilevel.studies import statistics
+from bilevel.studies.comparison import candidates, runner
+from bilevel.studies.comparison.benchmarks import all_solvers
+from bilevel.studies.records import RecordFiles
 
 DOCS = Path(__file__).parent
 HEAD = DOCS / "choosing-head.md"

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from paper_changes import changed
 
-from bilevel._studies import statistics
-from bilevel._studies.records import SEEDS, Experiment, RecordFiles
-from bilevel._studies.statistics import HOLDS, INCONCLUSIVE, REFUTED, interval, overfitting
-from bilevel.paper.claims import NONE, TestedClaim, evaluate_claims, markdown
-from bilevel.paper.commands import clock, reproduce
-from bilevel.paper.experiments import FASHION, LETTER, PARTS, VARIANTS
-from bilevel.paper.figures import FIGURES, draw
+from bilevel.studies import statistics
+from bilevel.studies.paper.claims import NONE, TestedClaim, evaluate_claims, markdown
+from bilevel.studies.paper.commands import clock, reproduce
+from bilevel.studies.paper.experiments import FASHION, LETTER, PARTS, VARIANTS
+from bilevel.studies.paper.figures import FIGURES, draw
+from bilevel.studies.records import SEEDS, Experiment, RecordFiles
+from bilevel.studies.statistics import HOLDS, INCONCLUSIVE, REFUTED, interval, overfitting
 
 DOCS = Path(__file__).parent
 HOURS = 5.0

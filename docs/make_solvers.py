@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from bilevel._cost import catalogue
-from bilevel._cost.costs import KINDS, Cost
+from bilevel.diagnostics.costs import KINDS, Cost
+from bilevel.studies import catalogue
 
 PAGE = Path(__file__).with_name("solvers.md")
 

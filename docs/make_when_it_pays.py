@@ -16,7 +16,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from bilevel._studies.statistics import Interval, interval
+from bilevel.studies.statistics import Interval, interval
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent / "benchmarks"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bilevel._studies.statistics import HOLDS, INCONCLUSIVE, REFUTED
-from bilevel.paper.claims import NONE, TestedClaim
-from bilevel.paper.experiments import VARIANTS
+from bilevel.studies.paper.claims import NONE, TestedClaim
+from bilevel.studies.paper.experiments import VARIANTS
+from bilevel.studies.statistics import HOLDS, INCONCLUSIVE, REFUTED
 
 _ORDER = ("described", "published", "ours")
 # What the page said when "published" was a direction without an implicit term and none of the scripts' other parts.

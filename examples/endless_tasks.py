@@ -8,9 +8,9 @@ that nobody saw.
 import jax
 import jax.numpy as jnp
 import numpy as np
+from bilevel.problems import MLP
 
 import bilevel as bl
-from bilevel.problems import MLP
 
 FEATURES = 3
 START = jnp.zeros((FEATURES, 1))  # where the head of every new wave starts

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import bilevel as bl
-from bilevel.divergence import SmallerRates
+from bilevel._run.divergence import SmallerRates
 from bilevel.weightings import SimplexAscent
 
 STEPS = 2000  # enough for what grows to leave the numbers of 64 bits

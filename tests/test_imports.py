@@ -10,40 +10,25 @@ import bilevel
 ROOT = Path(bilevel.__file__).parent
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
 
-# A room may import those before it; rooms of one line are parts, which do not know each other.
+# A room may import those before it; rooms of one line do not know each other.
 ROOMS = (
     ("_core",),
-    ("distributed",),
-    ("problem.constraints",),
     ("problem",),
-    ("hypergradients", "weightings", "hypergradients.trackers", "lower.rules", "lower"),
-    ("oracles",),
+    ("lower",),
+    ("hypergradients", "weightings"),
     ("rates",),
-    ("solvers.sampling",),
     ("solvers",),
     ("results",),
-    ("divergence",),
-    ("loggers",),
-    ("checkpoints",),
     ("_run",),
     ("diagnostics",),
-    ("theory",),
-    ("problems",),
-    ("datasets",),
-    ("report",),
+    ("testing", "studies", "report"),
     ("estimators",),
-    ("tables",),
-    ("_cost",),
-    ("_studies",),
-    ("engines",),
-    ("paper",),
-    ("comparison",),
-    ("testing",),
     ("cli",),
 )
 
-# What a method imports when it is called: a result is written as a page by a room that knows more than results.
-METHODS = {"results.result": {"report.page", "diagnostics.certificate"}}
+# What is imported when it is called: a result is written as a page by a room that knows more than results, and Ray runs
+# what a study asks for.
+METHODS = {"results.result": {"report.page", "diagnostics.certificate"}, "_run.engines.ray": {"studies.running"}}
 PLACE = {room: i for i, line in enumerate(ROOMS) for room in line}
 
 LOADED = """
@@ -124,7 +109,7 @@ def test_nobody_imports_in_a_circle():
 # of a start, the diagnostics and what the paper's runs are probed for. `cost` counts what a compiled step executes,
 # which is less than what was written. The suites of `testing` check that what is theirs can be compiled. A fitted
 # estimator computes features outside of any run.
-COMPILE = {"_run", "solvers", "problem", "diagnostics", "_cost", "testing", "paper", "estimators"}
+COMPILE = {"_run", "solvers", "problem", "diagnostics", "testing", "studies", "estimators"}
 
 
 def test_only_the_driver_and_what_runs_beside_it_compile():
@@ -147,10 +132,10 @@ def test_only_problem_vmaps_over_tasks():
         "diagnostics.sampling",  # rows of directions
         "diagnostics.regularity",  # columns of a basis
         "diagnostics.hypergradient_report",  # rows of directions
-        "theory.constants",  # rows of directions
-        "problems.networks",  # rows of a batch
+        "diagnostics.theory.constants",  # rows of directions
+        "studies.problems.networks",  # rows of a batch
         "testing",
-        "_cost.counting",  # the batching rule of what counts
+        "diagnostics.call_counting",  # the batching rule of what counts
         "_core.dense",  # the batching rule of factorisations
         "solvers.descent",  # numbers of x
         "solvers._base.minimax_model",  # slopes of what is weighed

@@ -78,7 +78,7 @@ def test_a_run_imports_only_what_it_needs():
         "bl.Problem, bl.Task, bl.solve, bl.MORBiT, bl.weightings.SimplexAscent, bl.hypergradients, bl.constraints\n"
         "print(*sys.modules)"
     ).split()
-    rooms = ("theory", "problems", "datasets", "comparison", "paper", "results.plots", "diagnostics", "_cost", "cli")
+    rooms = ("results.plots", "diagnostics", "studies", "report", "estimators", "testing", "cli")
     assert not {f"bilevel.{room}" for room in rooms} & set(loaded)
     assert not {"matplotlib", "scipy", "sklearn", "pandas", "safetensors", "typer", "rich"} & set(loaded)
     assert "bilevel.solvers.morbit" in loaded
@@ -101,6 +101,17 @@ for name in ("solve", "cost", "recommended", "plot", "compare", "load", "adapt",
 def test_functions_are_functions_whatever_was_imported_before(first):
     """A module of the same name would replace the function as soon as anyone imports it."""
     python(first + EVERY_MODULE)
+
+
+def test_a_public_module_is_imported_by_its_public_name_wherever_it_is_kept():
+    for name in (*bilevel._SUBMODULES, "engines.ray", "problems.networks"):
+        assert importlib.import_module(f"bilevel.{name}") is eval(f"bilevel.{name}")
+    from bilevel.constraints import Box
+    from bilevel.datasets import sinusoids
+
+    assert (Box, sinusoids) == (bilevel.constraints.Box, bilevel.datasets.sinusoids)
+    with pytest.raises(ModuleNotFoundError, match="datasets.nothing"):
+        importlib.import_module("bilevel.datasets.nothing")
 
 
 def test_a_star_import_brings_every_name():

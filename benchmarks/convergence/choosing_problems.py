@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 import bilevel as bl
-from bilevel.comparison.benchmarks import BENCHMARKS
+from bilevel.studies.comparison.benchmarks import BENCHMARKS
 
 PROBLEMS = ("noisy-ball", "sinusoids", "letter")
 RESAMPLES = 10_000

@@ -29,8 +29,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import bilevel as bl
-from bilevel.datasets.benchmark_data import EASY, HARD
-from bilevel.problems.networks import MLP, Heads, cross_entropy, length, square, squared_error
+from bilevel.studies.datasets.benchmark_data import EASY, HARD
+from bilevel.studies.problems.networks import MLP, Heads, cross_entropy, length, square, squared_error
 
 LOWER_BATCH, UPPER_BATCH = 8, 16
 

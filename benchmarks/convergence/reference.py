@@ -40,23 +40,28 @@ class Reference(NamedTuple):
 
 
 def _fit(lower: Callable, x: Any, y: Any, batch: Any) -> Any:
-    """argmin over y, by Newton's method with halved steps."""
+    """argmin over y, by Newton's method with halved steps; along the gradient where no such step leads down.
+
+    The latter is for an x of several thousands, where a saturated logistic loss has hardly any curvature at the start.
+    """
     flat, shaped = ravel_pytree(y)
     value = lambda y: lower(x, shaped(y), batch)  # noqa: E731
     sizes = 0.5 ** jnp.arange(25)
+    lengths = 10.0 * 0.25 ** jnp.arange(40)  # along the gradient, over its norm
 
     def step(carry):
         y, slope, k, _ = carry
         move = -jnp.linalg.solve(jax.hessian(value)(y), slope)
         good = jnp.all(jnp.isfinite(move)) & (slope @ move < 0)
-        move = jnp.where(good, move, -slope)
-        here, tried = value(y), jax.vmap(lambda size: value(y + size * move))(sizes)
-        enough = tried <= here + 1e-4 * sizes * (slope @ move) + 1e-14 * (1 + jnp.abs(here))
-        size = jnp.where(jnp.any(enough), sizes[jnp.argmax(enough)], 0.0)
-        y = y + size * move
+        down = -slope / jnp.linalg.norm(slope)
+        moves = jnp.concatenate([sizes[:, None] * jnp.where(good, move, 0), lengths[:, None] * down])
+        here, tried = value(y), jax.vmap(lambda move: value(y + move))(moves)
+        enough = (tried <= here + 1e-4 * (moves @ slope) + 1e-14 * (1 + jnp.abs(here))) & (moves @ slope < 0)
+        size = jnp.where(jnp.any(enough), 1.0, 0.0)
+        y = y + size * moves[jnp.argmax(enough)]
         return y, jax.grad(value)(y), k + 1, size > 0
 
-    go = lambda carry: (jnp.max(jnp.abs(carry[1])) > GRADIENT) & (carry[2] < 200) & carry[3]  # noqa: E731
+    go = lambda carry: (jnp.max(jnp.abs(carry[1])) > GRADIENT) & (carry[2] < 500) & carry[3]  # noqa: E731
     fitted, *_ = jax.lax.while_loop(go, step, (flat, jax.grad(value)(flat), 0, True))
     return shaped(fitted)
 

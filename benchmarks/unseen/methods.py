@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 from parts import Lowest, problem_of, solved, standard, tasks_of
+from problems import Draw, Rows
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, Ridge, RidgeCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from bilevel.datasets.splitting import split
 from bilevel.estimators import RobustRepresentationClassifier, RobustRepresentationRegressor
+from bilevel.studies.datasets.splitting import split
 from bilevel.weightings import SimplexAscent
-from problems import Draw, Rows
 
 Predict = Callable[[np.ndarray, str], np.ndarray]
 PENALTIES = 10.0 ** np.arange(-3, 4)  # seven of each linear model

@@ -167,7 +167,7 @@ def digits(generator: np.random.Generator) -> Draw:
 
 def fashion(generator: np.random.Generator) -> Draw:
     """Five pairs of FashionMNIST, 100 rows each, of images made 7 x 7."""
-    from bilevel.datasets import fashion_mnist
+    from bilevel.studies.datasets import fashion_mnist
 
     data = fashion_mnist()
     images, label = data.train_images[:20_000], data.train_labels[:20_000]

@@ -10,34 +10,20 @@ Every name is imported when it is first used: `import bilevel` costs little, and
 from __future__ import annotations
 
 import importlib
+import importlib.abc
 import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from bilevel import solvers  # their names alone: each is imported when it is used
 
 if TYPE_CHECKING:  # the same names for type checkers and editors, which do not read the table
-    from bilevel import (
-        checkpoints,
-        datasets,
-        distributed,
-        divergence,
-        estimators,
-        hypergradients,
-        loggers,
-        lower,
-        problems,
-        rates,
-        testing,
-        theory,
-        weightings,
-    )
+    from bilevel import estimators, hypergradients, lower, rates, testing, weightings
     from bilevel._core.module import leaf, part
-    from bilevel._cost.costs import Cost, cost
-    from bilevel._run.checkpoint import Checkpoint
+    from bilevel._run import checkpoints, distributed, divergence, engines, loggers
+    from bilevel._run.checkpoints import Checkpoint
     from bilevel._run.solving import solve
-    from bilevel.comparison.comparing import Comparison, compare
-    from bilevel.comparison.runner import Grid
-    from bilevel.datasets.splitting import split
     from bilevel.diagnostics import (
         adapt,
         baselines,
@@ -47,7 +33,9 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
         check_result,
         loss_errors,
         refit,
+        theory,
     )
+    from bilevel.diagnostics.costs import Cost, cost
     from bilevel.hypergradients import trackers
     from bilevel.lower import rules
     from bilevel.problem import constraints, minmax
@@ -68,6 +56,10 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
     from bilevel.solvers._base.state import Info, State
     from bilevel.solvers.growing import add_tasks
     from bilevel.solvers.recommendation import recommended
+    from bilevel.studies import datasets, problems
+    from bilevel.studies.comparison.comparing import Comparison, compare
+    from bilevel.studies.comparison.runner import Grid
+    from bilevel.studies.datasets.splitting import split
     from bilevel.weightings.baselines import Baselines
 
 __version__ = "0.1.0"
@@ -75,12 +67,12 @@ __version__ = "0.1.0"
 # Where each name lives; a new one also goes into __all__ and the imports above, and a test compares the three.
 _NAMES = {
     "bilevel._core.module": "leaf part",
-    "bilevel._cost.costs": "Cost cost",
-    "bilevel._run.checkpoint": "Checkpoint",
+    "bilevel.diagnostics.costs": "Cost cost",
+    "bilevel._run.checkpoints": "Checkpoint",
     "bilevel._run.solving": "solve",
-    "bilevel.comparison.comparing": "Comparison compare",
-    "bilevel.comparison.runner": "Grid",
-    "bilevel.datasets.splitting": "split",
+    "bilevel.studies.comparison.comparing": "Comparison compare",
+    "bilevel.studies.comparison.runner": "Grid",
+    "bilevel.studies.datasets.splitting": "split",
     "bilevel.diagnostics": "adapt baselines certify check_hypergradient check_problem check_result loss_errors refit",
     "bilevel.problem.cross_fitting": "cross_fit",
     "bilevel.problem.distribution": "TaskDistribution",
@@ -102,25 +94,52 @@ _NAMES = {
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 _MODULE_OF |= dict.fromkeys(solvers.__all__, "bilevel.solvers")
 _SUBMODULES = {
-    "checkpoints": "bilevel.checkpoints",
+    "checkpoints": "bilevel._run.checkpoints",
     "constraints": "bilevel.problem.constraints",
-    "datasets": "bilevel.datasets",
-    "distributed": "bilevel.distributed",
-    "divergence": "bilevel.divergence",
+    "datasets": "bilevel.studies.datasets",
+    "distributed": "bilevel._run.distributed",
+    "divergence": "bilevel._run.divergence",
+    "engines": "bilevel._run.engines",
     "estimators": "bilevel.estimators",
     "hypergradients": "bilevel.hypergradients",
-    "loggers": "bilevel.loggers",
+    "loggers": "bilevel._run.loggers",
     "lower": "bilevel.lower",
     "minmax": "bilevel.problem.minmax",
-    "problems": "bilevel.problems",
+    "problems": "bilevel.studies.problems",
     "rates": "bilevel.rates",
     "rules": "bilevel.lower.rules",
     "sampling": "bilevel.solvers.sampling",
     "testing": "bilevel.testing",
-    "theory": "bilevel.theory",
+    "theory": "bilevel.diagnostics.theory",
     "trackers": "bilevel.hypergradients.trackers",
     "weightings": "bilevel.weightings",
 }
+
+
+class _PublicNames(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Lets `from bilevel.datasets import sinusoids` find a module by its public name, wherever it is kept."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """A module of the table whose place is another one, or a module in it."""
+        package, _, name = fullname.partition(".")
+        first, _, rest = name.partition(".")
+        place = _SUBMODULES.get(first) if package == __name__ else None
+        if place is None or place == f"{__name__}.{first}":
+            return None
+        return ModuleSpec(fullname, self, origin=f"{place}.{rest}" if rest else place)
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """An empty one, which `exec_module` replaces."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """The module itself, once: what it defines exists once too."""
+        spec = module.__spec__
+        assert spec is not None
+        assert spec.origin is not None
+        sys.modules[spec.name] = importlib.import_module(spec.origin)
+
+
+sys.meta_path.insert(0, _PublicNames())
 
 
 def __getattr__(name: str) -> object:
@@ -172,6 +191,7 @@ __all__ = [
     "datasets",
     "distributed",
     "divergence",
+    "engines",
     "estimators",
     "hypergradients",
     "leaf",

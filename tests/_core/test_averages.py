@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from bilevel._core.averages import mean
-from bilevel._studies.records import Record
-from bilevel._studies.statistics import final
-from bilevel.loggers import Evaluation
+from bilevel._run.loggers import Evaluation
+from bilevel.studies.records import Record
+from bilevel.studies.statistics import final
 from kept_runs import solve
 
 

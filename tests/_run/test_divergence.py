@@ -8,10 +8,10 @@ import pytest
 
 import bilevel as bl
 from bilevel._run import loop
-from bilevel._run.divergence import Broken
-from bilevel._run.divergence import _advice as advice
 from bilevel._run.driver import run_one
 from bilevel._run.progress import Quiet
+from bilevel._run.recovery import Broken
+from bilevel._run.recovery import _advice as advice
 from bilevel._run.run import Run
 
 STEPS = 2000

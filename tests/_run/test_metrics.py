@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.loggers.base import Logger
+from bilevel._run.loggers.base import Logger
 from kept_runs import NOISY, SINGLE_LEVEL, STACK, X, bits, same, solve
 from ulp import assert_ulp
 

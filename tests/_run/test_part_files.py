@@ -18,8 +18,8 @@ import pytest
 
 import bilevel as bl
 from bilevel._run import sharded_leaves, state_files
+from bilevel._run.checkpoints import OrbaxWriter
 from bilevel._run.run import Run
-from bilevel.checkpoints import OrbaxWriter
 from clusters import free_port, wait_for
 from kept_runs import NOISY, SOLVERS, X, Y, same, solve
 

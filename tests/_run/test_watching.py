@@ -12,8 +12,8 @@ import pytest
 
 from bilevel._run import lock as lock_module
 from bilevel._run.lock import is_held
+from bilevel._run.loggers.progress import Lines
 from bilevel._run.watching import Watched, WatchedRun
-from bilevel.loggers.progress import Lines
 
 NOW = 1_800_000_000.0
 START = {"event": "start", "time": NOW, "title": "MORBiT", "seed": 3, "steps": 100, "step": 0}
@@ -64,8 +64,8 @@ def test_lines_come_once_and_whole(tmp_path):
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("bilevel.loggers.progress.LONGEST", 100)
-    monkeypatch.setattr("bilevel.loggers.progress.PIECE", 50)
+    monkeypatch.setattr("bilevel._run.loggers.progress.LONGEST", 100)
+    monkeypatch.setattr("bilevel._run.loggers.progress.PIECE", 50)
     path = tmp_path / "progress.jsonl"
     path.write_bytes(b"x" * 10_000)
     lines = Lines(path)

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 import bilevel as bl
-from bilevel._cost import catalogue
-from bilevel.paper import commands
+from bilevel.studies import catalogue
+from bilevel.studies.paper import commands
 from command import call
 
 DEFAULTS = {name: option.default for name, option in inspect.signature(commands.run_demo).parameters.items()}
@@ -29,7 +29,7 @@ def calls(monkeypatch):
         found.append(options)
         return found.does()
 
-    monkeypatch.setattr("bilevel.paper.commands.run_demo", run)
+    monkeypatch.setattr("bilevel.studies.paper.commands.run_demo", run)
     return found
 
 
@@ -80,7 +80,7 @@ def test_every_solver_says_what_it_does_and_who_wrote_it():
 def counts(monkeypatch):
     """What a step costs, without running any."""
     costs = {"MORBiT": bl.Cost(0, 2, 0, 1, 1.5, 1, 9)}
-    monkeypatch.setattr("bilevel._cost.catalogue.count", lambda entry: costs.get(entry.name))
+    monkeypatch.setattr("bilevel.studies.catalogue.count", lambda entry: costs.get(entry.name))
 
 
 def test_the_solvers_are_listed_at_once(counts):

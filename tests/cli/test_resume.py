@@ -17,7 +17,7 @@ def calls(monkeypatch):
         (options["out"] / "written").mkdir(exist_ok=True)  # what a command that has begun leaves
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bilevel.comparison.comparing.compare", refuse)
+    monkeypatch.setattr("bilevel.studies.comparison.comparing.compare", refuse)
     return found
 
 
@@ -25,7 +25,7 @@ def test_sigterm_says_how_to_go_on(tmp_path, monkeypatch):
     def terminated(*arguments, **options):
         raise SystemExit(143)
 
-    monkeypatch.setattr("bilevel.comparison.comparing.compare", terminated)
+    monkeypatch.setattr("bilevel.studies.comparison.comparing.compare", terminated)
     ran = call("compare", "ball", "--out", str(tmp_path / "a b"))
     assert ran.exit_code == 143
     assert ran.errors == f"Interrupted: the runs are saved, and `bilevel resume '{tmp_path}/a b'` continues them.\n"
@@ -49,7 +49,7 @@ def test_a_command_is_run_again_in_its_folder(tmp_path, calls):
 
 def test_reproduce_is_resumed(tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr("bilevel.paper.commands.reproduce", lambda *arguments: made.append(arguments) or [])
+    monkeypatch.setattr("bilevel.studies.paper.commands.reproduce", lambda *arguments: made.append(arguments) or [])
     given = ["reproduce", "1c", "2a", "--quick", "--variant", "ours", "--out", str(tmp_path)]
     for words in (given, ["resume", str(tmp_path)]):
         assert call(*words).exit_code == 0

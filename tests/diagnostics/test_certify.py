@@ -15,7 +15,7 @@ from bilevel.hypergradients import Exact
 from bilevel.problem import initial_point
 from bilevel.problem.constraints import Box
 from bilevel.problem.per_task import PerTask
-from bilevel.problems.closed_form import CENTRES, MAPS
+from bilevel.studies.problems.closed_form import CENTRES, MAPS
 from bilevel.weightings import Ratio, Regret, SimplexAscent, UpperBound
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel._studies.records import Record
-from bilevel.comparison.candidates import Candidate, Profile, Used
+from bilevel.studies.comparison.candidates import Candidate, Profile, Used
+from bilevel.studies.records import Record
 
 DOCS = Path(__file__).parents[2] / "docs"
 HEAD = (DOCS / "choosing-head.md").read_text()

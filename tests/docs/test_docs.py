@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import bilevel as bl
-from bilevel._cost import catalogue
+from bilevel.studies import catalogue
 from step_calls import expected, refreshes_of_spaba
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bilevel._studies.records import COLUMNS, Record, RecordFiles
-from bilevel.paper.experiments import PARTS
-from bilevel.paper.figures import FIGURES, draw
+from bilevel.studies.paper.experiments import PARTS
+from bilevel.studies.paper.figures import FIGURES, draw
+from bilevel.studies.records import COLUMNS, Record, RecordFiles
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -9,7 +9,7 @@ from flax import nnx
 
 from bilevel.estimators import networks
 from bilevel.estimators.networks import BLOCK, Shared, padded
-from bilevel.problems import MLP
+from bilevel.studies.problems import MLP
 
 
 def shared(start, columns):

@@ -9,7 +9,7 @@ def main() -> None:
     """Runs until the time is up; libFuzzer prints what it did, and leaves what crashed in the corpus's folder."""
     import atheris  # in an environment of its own, see script/fuzz
 
-    with atheris.instrument_imports(include=["bilevel._core", "bilevel.results", "bilevel._studies", "bilevel._run"]):
+    with atheris.instrument_imports(include=["bilevel._core", "bilevel.results", "bilevel.studies", "bilevel._run"]):
         from fuzz import readers
     name, seconds, corpus = sys.argv[1:4]
     os.makedirs(corpus, exist_ok=True)

@@ -14,9 +14,9 @@ from bilevel._core import array_files, documents
 from bilevel._run import state_files
 from bilevel._run.run_folder import RunFolder
 from bilevel._run.watching import Watched
-from bilevel._studies import records
 from bilevel.cli.runs import print_frame
 from bilevel.results import storage
+from bilevel.studies import records
 
 FOLDER = pathlib.Path(tempfile.mkdtemp(prefix="bilevel-fuzz-"))
 REFUSALS = (ValueError, OSError)

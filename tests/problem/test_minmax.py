@@ -14,10 +14,10 @@ import bilevel as bl
 from bilevel._core.schedules import Power
 from bilevel.problem.minmax import Adapted
 from bilevel.problem.task import ROLES
-from bilevel.problems.closed_form import CENTRES, distance
 from bilevel.solvers._base.single_level import weighted_slope
 from bilevel.solvers._base.task_subset import Chosen
 from bilevel.solvers.trmaml import slope_of_chosen
+from bilevel.studies.problems.closed_form import CENTRES, distance
 from bilevel.weightings import CVaR, Exponentiated, SimplexAscent
 from ulp import assert_ulp
 

@@ -9,7 +9,7 @@ import pytest
 import bilevel as bl
 from bilevel.hypergradients import ConjugateGradient, Exact, Neumann, Tracked
 from bilevel.problem.constraints import Box, NonNegative
-from bilevel.problems import bounded_ball, enclosing_ball, opposed_slopes, shrinkage
+from bilevel.studies.problems import bounded_ball, enclosing_ball, opposed_slopes, shrinkage
 from bilevel.weightings import CVaR, Exponentiated, Fixed, SimplexAscent
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0)

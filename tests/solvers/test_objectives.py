@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 import bilevel as bl
 from bilevel.hypergradients import Exact
 from bilevel.hypergradients.trackers import Storm
-from bilevel.problems import adapted_ball, reduced_ball
+from bilevel.studies.problems import adapted_ball, reduced_ball
 from bilevel.weightings import Average, Exponentiated, Ratio, Regret, Shrunk, SimplexAscent, UpperBound
 from closed_form_solvers import SERIES, SETTINGS
 

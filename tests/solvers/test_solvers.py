@@ -16,7 +16,7 @@ from bilevel.lower.steps import lower_gradients
 from bilevel.problem import initial_point
 from bilevel.problem.constraints import Box
 from bilevel.problem.per_task import PerTask
-from bilevel.problems import noisy_ball
+from bilevel.studies.problems import noisy_ball
 from bilevel.weightings import Average, SimplexAscent
 from closed_form_solvers import SERIES, SETTINGS
 

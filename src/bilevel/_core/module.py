@@ -166,3 +166,8 @@ def replace(part: T, **changes: object) -> T:
     copy = object.__new__(type(part))
     assign(copy, **{name: getattr(part, name) for name in names} | changes)
     return copy
+
+
+def field_names(value: Any) -> set[str]:
+    """The fields of a dataclass; none of anything else."""
+    return {field.name for field in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()

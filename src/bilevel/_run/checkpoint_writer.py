@@ -28,7 +28,7 @@ import jax
 from bilevel._core.array_files import Content
 from bilevel._core.files import write_whole
 from bilevel._run import sharded_leaves, state_files
-from bilevel._run.checkpoint import Checkpoint
+from bilevel._run.checkpoints import Checkpoint, OneFile
 from bilevel._run.identity import DifferentRunError, Facts, Identities, changes, check_same, digest, environment
 from bilevel._run.peers import check_shared_folder
 from bilevel._run.run import Run
@@ -36,7 +36,6 @@ from bilevel._run.run_folder import RunFolder
 from bilevel._run.run_state import Reached
 from bilevel._run.sharded_leaves import States
 from bilevel._run.state_files import Snapshot
-from bilevel.checkpoints import OneFile
 from bilevel.results.result import Result
 
 DISK_LATENCY, DISK_SPEED = 0.1, 1e8  # seconds, bytes a second: assumed until a write was timed

@@ -1,218 +1,145 @@
-"""What a run does that diverged: what broke first, which rate is to blame, and where it goes on if it does."""
+"""What happens to a run that diverges: `solve(..., on_divergence=...)` takes any of these policies.
+
+`Stop` ends the run with a warning, `Raise` with an error, and `SmallerRates` goes back and on with smaller rates.
+Whatever the policy, `Result.divergences` says what happened.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import abc
+import warnings
+from collections.abc import Sequence
+from typing import ClassVar
 
-import jax
-import numpy as np
-
-from bilevel._run.loop import Carry, Variables
-from bilevel._run.recording import evaluated_at, objective_of
-from bilevel._run.run import Run
-from bilevel._run.run_state import DIVERGED, FINISHED, Reached, score
+from bilevel._core import values
+from bilevel._core.module import part
 from bilevel.results.history import Divergence
-from bilevel.solvers._base.fresh_tasks import FreshTasks
-from bilevel.solvers._base.solver import Solver
-from bilevel.solvers._base.state import Info
-from bilevel.weightings.base import Weighting
+from bilevel.results.result import Result
 
-LOST = 0.5  # of what was gained, or of the best objective itself: a run that loses more goes back
-AT_END = 0.05  # of the best objective: a run that ends farther above it ends at its best point instead
-ROUNDING = 1e-6  # of a loss: what a fit of y may leave
-MARGIN = 2  # x or y is to blame alone where it has grown this many times as much as the other
+__all__ = ["Diverged", "Divergence", "Policy", "Raise", "SmallerRates", "Stop"]
 
-_UNKNOWN_RATES = (
-    "Its rates cannot be made smaller: it has none in fields named upper_lr or lower_lr, and no with_scaled_rates of "
-    "its own."
-)
+DIVERGED = "diverged"  # the status of a result
 
 
-class Broken(NamedTuple):
-    """What became infinite or NaN in a step, and whose rates may be too large."""
+class Policy(abc.ABC):
+    """Decides what happens when a run diverges, and what is said about it at the end.
 
-    quantity: str  # as in `Divergence`
-    what: str
-    task: int | None = None
-    upper: bool = False
-    lower: bool = False
-    weights: bool = False
+    To write one, make a part (`bl.part`) that inherits from this class and has `factor_after`. That is all that a run
+    asks for; what it then does is in `Result.divergences`.
+    """
+
+    goes_back: ClassVar[bool] = False  # whether runs may go on; if so they keep a point to go back to
+
+    def check(self) -> None:  # noqa: B027  (most have no options)
+        """Raises if an option makes no sense; the message names it, its value and what it needs."""
+
+    @abc.abstractmethod
+    def factor_after(self, before: Sequence[Divergence]) -> float | None:
+        """The factor of all rates with which the run goes on; None = it ends. `before` has the earlier divergences."""
+
+    def conclude(self, results: Sequence[Result]) -> None:
+        """Called once by `solve` with the results of all its runs; warns about those that ended diverged."""
+        said = told(results)
+        if said is not None:
+            warnings.warn(said, stacklevel=3)  # at the line that called `solve`
 
 
-def respond(run: Run, reached: Reached, last: Carry, broken: Carry) -> Reached:
-    """What becomes of a run whose next step breaks: it ends, or goes on from a safe point with smaller rates.
+def told(results: Sequence[Result]) -> str | None:
+    """A message about the runs that ended diverged; None where none did."""
+    diverged = [result for result in results if result.status == DIVERGED]
+    if not diverged:
+        return None
+    if len(results) == 1:
+        return diverged[0].message
+    seeds = ", ".join(str(result.seed) for result in diverged)
+    return f"{len(diverged)} of {len(results)} runs diverged (seeds {seeds}). The first: {diverged[0].message}"
+
+
+@part
+class Stop(Policy):
+    """The run ends with its last finite state. A warning says what diverged and which rate to make smaller."""
+
+    def factor_after(self, before: Sequence[Divergence]) -> float | None:
+        """None, so that the run ends."""
+        return None
+
+
+class Diverged(ArithmeticError):  # noqa: N818  (it says what happened)
+    """One or more runs diverged; the error holds their results.
+
+    Attributes:
+        result: that of the first run that diverged, with its last finite state.
+        results: those of all runs that `solve` made, in the order of their seeds.
+    """
+
+    def __init__(self, message: str, results: Sequence[Result]):
+        super().__init__(message)
+        self.results = tuple(results)
+        self.result = next(result for result in self.results if result.status == DIVERGED)
+
+
+@part
+class Raise(Stop):
+    """The run ends with a `Diverged`, whose `result` holds its last finite state.
+
+    With several seeds the other runs go to their end first, and their results are in `results`: nothing is lost.
+
+    >>> import bilevel as bl
+    >>> known = bl.problems.opposed_slopes()
+    >>> kind = bl.divergence.Raise()
+    >>> try:
+    ...     bl.solve(known.problem, bl.MORBiT(0.1, 9.0), known.x, steps=500, progress=False, on_divergence=kind)
+    ... except bl.divergence.Diverged as error:
+    ...     print(error.result.status, error.result.divergences[0].quantity)
+    diverged loss
+    """
+
+    def conclude(self, results: Sequence[Result]) -> None:
+        """Raises if any run ended diverged."""
+        said = told(results)
+        if said is not None:
+            raise Diverged(said, results)
+
+
+@part
+class SmallerRates(Policy):
+    """The run goes back to its best point, and on from there with smaller rates.
 
     Args:
-        run: which.
-        reached: what it had reached before the call that broke; its best point is a measure of what size is normal.
-        last: the last finite one.
-        broken: one step later.
+        factor: what all rates are multiplied by, each time.
+        tries: how often; a run that diverges once more ends as with `Stop`.
+
+    The factor applies to every rate: numbers, schedules, rates that the solver chooses, and that of the weighting. The
+    run goes on from the best evaluated point (at first the start) and not from the last finite state, which is usually
+    far off already, with losses of 1e30, weights at a corner, and moments of an optimiser to match. The steps in
+    between are taken again with the same draws, and are in the history once. A run takes up to `1 + tries` times as
+    long, and keeps a second state in memory and in its checkpoints.
+
+    A run also goes back if its objective, at an evaluation that fits y, exceeds the best one by half of the best and by
+    half of all that was gained. A run with automatic rates may end up to a twentieth above its best and not above its
+    start: otherwise the best point becomes its end. Both need a solver with a `weighting`, which defines the objective.
+
+    A solver of your own has its rates in fields whose names end in `lr`, or applies the factor in `with_scaled_rates`;
+    if it does neither, the run ends and says so.
+
+    >>> import bilevel as bl
+    >>> known = bl.problems.opposed_slopes()
+    >>> kind = bl.divergence.SmallerRates()
+    >>> result = bl.solve(known.problem, bl.MORBiT(0.1, 3.0), known.x, steps=500, progress=False, on_divergence=kind)
+    >>> result.status, [event.factor for event in result.divergences]
+    ('finished', [0.5, 0.5])
     """
-    step, found = int(last.state.step), _find(run, reached.best.point, last, broken)
-    name = None if found.task is None else run.problem.names[found.task]
-    task = name if name is None or isinstance(name, int) else str(name)
-    said = f"{type(run.solver).__name__} diverged: at step {step} {found.what}."
-    factor, before = run.policy.factor_after(reached.divergences), reached.divergences
-    if factor is not None and run.solver.with_scaled_rates(factor) is None:
-        factor, said = None, f"{said} {_UNKNOWN_RATES}"
-    elif factor is None and before:
-        said = f"{said} It had gone on {len(before)} times, with rates down to {reached.scale:.3g} of the first."
-    if factor is None:
-        message = f"{said} {_advice(run, found, broken.info)} {_held(run, reached, last)}"
-        event = Divergence(step, task, found.quantity, message)
-        ended = reached._replace(carry=last, step=step, divergences=(*before, event))
-        return ended.ended(DIVERGED, message)
-    safe = last if reached.safe is None else reached.safe
-    back_to = int(safe.state.step)
-    message = f"{said} It went on from step {back_to} with its rates times {factor:g}."
-    return reached._replace(
-        carry=safe,
-        step=back_to,
-        # The rows of steps that are taken again would be there twice. The best point was a good one nonetheless.
-        rows=tuple(row for row in reached.rows if row.step <= back_to),
-        since_best=0,
-        divergences=(*before, Divergence(step, task, found.quantity, message, factor, back_to)),
-    )
 
+    factor: float = 0.5
+    tries: int = 5
 
-def solver_of(run: Run, reached: Reached) -> Solver:
-    """The solver whose steps are taken, at the rates that a run has come to."""
-    scaled = None if reached.scale == 1 else run.solver.with_scaled_rates(reached.scale)
-    return run.stepper if scaled is None else scaled.stepper()
+    goes_back = True
 
+    def check(self) -> None:
+        """Raises unless 0 < factor < 1 and tries >= 1."""
+        values.number("factor", self.factor, above=0, below=1, of="SmallerRates")
+        values.whole("tries", self.tries, of="SmallerRates")
 
-def guarded(run: Run, reached: Reached, last: bool) -> Reached:
-    """What becomes of a run at an evaluation: the best point is kept, and a run that has lost it goes back to it.
-
-    A run is lost where its objective is above the best by half of that, and by half of all that was gained. It then
-    goes on with smaller rates, as after a divergence, as often as the policy says. Where rates were chosen, it may be
-    above its best by a twentieth at its end, and not above its start: otherwise the best point is its end.
-    """
-    if not run.policy.goes_back or not run.problem.comparable_losses:
-        return reached
-    row = reached.rows[-1]
-    if reached.since_best == 0 and (row.fitted or not run.fits):
-        return reached._replace(safe=reached.carry)
-    known = isinstance(getattr(run.solver, "weighting", None), Weighting)  # what it minimises
-    if not known or run.part is not None or not row.fitted or reached.safe is None:
-        return reached
-    now, best, start = (objective_of(run, losses) for losses in (row, reached.best, reached.rows[0]))
-    lost = now - best > LOST * max(abs(best), start - best)
-    back_to, name = int(reached.safe.state.step), type(run.solver).__name__
-    said = f"{name} lost ground: at step {reached.step} its objective was {now:.4g}, and {best:.4g} at step {back_to}."
-    factor = run.policy.factor_after(reached.divergences) if lost and not last else None
-    if factor is not None and run.solver.with_scaled_rates(factor) is not None:
-        return _gone_back(reached, said, factor, back_to)
-    if last and run.stepper.has_chosen_rates and now > min(start, best + AT_END * abs(best)):
-        # Its history stays as it was; only the end is another point.
-        return reached._replace(carry=reached.safe, seen=None).ended(FINISHED, f"{said} The best point is its end.")
-    return reached
-
-
-def _gone_back(reached: Reached, said: str, factor: float, back_to: int) -> Reached:
-    """The same at its best point, to go on from there; the rows of steps that are taken again would be there twice."""
-    message = f"{said} It went on from there with its rates times {factor:g}."
-    event = Divergence(reached.step, None, "objective", message, factor, back_to)
-    assert reached.safe is not None
-    return reached._replace(
-        carry=reached.safe,
-        step=back_to,
-        rows=tuple(row for row in reached.rows if row.step <= back_to),
-        since_best=0,
-        divergences=(*reached.divergences, event),
-        seen=reached.best.point,
-    )
-
-
-class _Rate(NamedTuple):
-    """A rate that may have been too large."""
-
-    words: str
-    given: bool  # rather than chosen
-
-    @staticmethod
-    def of(owner: object, option: str, words: str, was: str, value: Any) -> _Rate:
-        given = getattr(owner, option, None) is not None
-        name = option if words.startswith("rate") and hasattr(owner, option) else words
-        return _Rate(f"{name} ({was} {float(value):.3g})" if np.isfinite(value) else name, given)
-
-
-def _advice(run: Run, found: Broken, info: Info) -> str:
-    """Which rate to make smaller: one that was given, if any was, as those that were chosen may follow from it."""
-    solver, chooses = run.solver, getattr(run.solver, "chooses_rates", False)
-    places = np.flatnonzero(info.numbers(run.problem) == found.task)  # none where the step did not see it
-    lower_rate = info.lower_rate[places] if len(places) else info.lower_rate
-    upper = _Rate.of(solver, "upper_lr", "rate of x", "it was", info.upper_rate)
-    lower = _Rate.of(solver, "lower_lr", "rate of y", "its rate was", np.max(lower_rate))
-    blamed = [upper] * found.upper + [lower] * found.lower
-    if found.weights:
-        owner = getattr(solver, "weighting", None)
-        blamed.append(_Rate.of(owner, "lr", "lr of the weighting", "its rate was", info.weights_rate))
-    elif chooses and not any(rate.given for rate in blamed):
-        blamed += [rate for rate in (upper, lower) if rate.given]
-    rates = " or ".join(rate.words for rate in sorted(blamed, key=lambda rate: not rate.given))
-    batch = ", or a larger batch" if run.problem.is_stochastic else ""
-    if chooses and not any(rate.given for rate in blamed):
-        policy = "" if run.policy.goes_back else "on_divergence=bl.divergence.SmallerRates(), or "
-        return f"Its rates were chosen. Try {policy}a rate of your own, a smaller {rates}{batch}."
-    return f"Try a smaller {rates}{', or None to have the rates chosen' if chooses else ''}{batch}."
-
-
-def _held(run: Run, reached: Reached, last: Carry) -> str:
-    """What the result holds; losses that grew without bound have a better point before them."""
-    words = "The result holds the last finite state"
-    if not run.problem.comparable_losses:
-        return f"{words}."
-    now, best = score(run, evaluated_at(run, last.state)), score(run, reached.best)
-    better = now > best + ROUNDING * abs(best)
-    return f"{words}; result.best is a better one, from before." if better else f"{words}."
-
-
-def _find(run: Run, best: Variables, last: Carry, broken: Carry) -> Broken:
-    """What broke, in the order in which one thing makes the next one break."""
-    names = run.problem.names
-    losses, norm = jax.device_get((broken.info.losses, broken.info.direction_norm))
-    x, y = jax.device_get(run.whole((broken.state.x, broken.state.y)))
-    values = run.problem.by_name(y)
-    task = next((i for i, name in enumerate(names) if not _finite(values[name])), None)
-    if task is not None:
-        quantity, what, certain = "y", f"y of task {names[task]!r} became infinite or NaN", True
-    elif isinstance(run.stepper, FreshTasks) and not np.all(np.isfinite(losses)):
-        return Broken("loss", "the loss of a new task became infinite or NaN", upper=True, lower=True)
-    elif not np.all(np.isfinite(losses)):
-        place = int(np.argmin(np.isfinite(losses)))
-        task = int(broken.info.numbers(run.problem)[place])
-        quantity, what, certain = "loss", f"the loss of task {names[task]!r} became {losses[place]}", False
-    elif not np.isfinite(norm) and not (np.isnan(norm) and _finite(x)):  # NaN alone: the solver does not know it
-        return Broken("direction", "the direction of x became infinite or NaN", upper=True)
-    elif not _finite(x):
-        return Broken("x", "x became infinite or NaN", upper=True)
-    else:
-        return Broken("weights", "the weights became infinite or NaN", weights=True)
-    if not np.any(np.isfinite(broken.info.lower_rate)) and not hasattr(run.solver, "lower_lr"):
-        return Broken(quantity, what, task, upper=True)
-    by_x, by_y = _growths(run, best, Variables.of(last.state), names[task])
-    upper = by_x > MARGIN * by_y or (by_x * MARGIN >= by_y and not certain)
-    lower = by_y > MARGIN * by_x or by_y * MARGIN >= by_x
-    return Broken(quantity, what, task, upper=upper, lower=lower)
-
-
-def _growths(run: Run, usual: Variables, now: Variables, task: str) -> tuple[float, float]:
-    """How far x and the task's y have gone from where they were when all was well."""
-
-    def pair(point: Variables) -> tuple[Any, Any]:
-        x, y = jax.device_get(run.whole((point.x, point.y)))
-        return x, run.problem.by_name(y)[task]
-
-    x, y = ((_size(b, a) / (1 + _size(a))) for a, b in zip(pair(usual), pair(now), strict=True))
-    return x, y
-
-
-def _size(tree: Any, other: Any = None) -> float:
-    """The largest |entry| of a tree, or of its difference from another; squares would overflow here."""
-    moved = tree if other is None else jax.tree.map(lambda a, b: a / 2 - b / 2, tree, other)
-    return max((float(np.max(np.abs(leaf), initial=0.0)) for leaf in jax.tree.leaves(moved)), default=0.0)
-
-
-def _finite(tree: Any) -> bool:
-    return all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(tree))
+    def factor_after(self, before: Sequence[Divergence]) -> float | None:
+        """The factor, up to `tries` times."""
+        return float(self.factor) if len(before) < self.tries else None

@@ -18,10 +18,10 @@ import jax
 from bilevel._run import loop, prefetch, recording
 from bilevel._run.checkpoint_writer import Unkept
 from bilevel._run.compiling import Clock
-from bilevel._run.divergence import guarded, respond, solver_of
 from bilevel._run.evaluation import check_metrics
 from bilevel._run.loop import Carry
 from bilevel._run.progress import Bar
+from bilevel._run.recovery import guarded, respond, solver_of
 from bilevel._run.run import Run
 from bilevel._run.run_state import CALLBACK_FAILED, CONVERGED, FINISHED, INTERRUPTED, STOPPED, Reached, judged_by
 from bilevel.results.result import Result

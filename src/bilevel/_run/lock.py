@@ -66,7 +66,6 @@ class Lock:
         os.close(self._descriptor)
 
 
-
 def is_held(path: Path) -> bool | None:
     """Whether a process holds the lock of a file; None = there is no lock, or no way to know.
 

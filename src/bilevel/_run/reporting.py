@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bilevel.loggers.base import Evaluation, Facts, Logger
-from bilevel.loggers.progress import Progress
+from bilevel._run.loggers.base import Evaluation, Facts, Logger
+from bilevel._run.loggers.progress import Progress
 
 if TYPE_CHECKING:
     from bilevel._run.run import Run

@@ -11,8 +11,10 @@ import jax
 import numpy as np
 
 from bilevel._core import values
-from bilevel._run.checkpoint import Checkpoint
+from bilevel._run.checkpoints import Checkpoint
 from bilevel._run.devices import Layout
+from bilevel._run.divergence import DIVERGED as DIVERGED
+from bilevel._run.divergence import Policy, SmallerRates, Stop
 from bilevel._run.evaluation import FIXED, HEAVY, Part
 from bilevel._run.loop import Carry, Reservoir, State, gone_on_with
 from bilevel._run.peers import Peers
@@ -20,8 +22,6 @@ from bilevel._run.prefetch import ReadAhead
 from bilevel._run.reporting import Report
 from bilevel._run.run_state import Reached
 from bilevel._run.stopping import Deadline
-from bilevel.divergence import DIVERGED as DIVERGED
-from bilevel.divergence import Policy, SmallerRates, Stop
 from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.solvers._base.fresh_tasks import FreshTasks
 from bilevel.solvers._base.solver import Solver

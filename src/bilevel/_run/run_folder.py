@@ -21,7 +21,7 @@ from bilevel._core import documents
 from bilevel._core.array_files import Content
 from bilevel._core.files import read_regular, sync_directory, write_whole
 from bilevel._run import state_files
-from bilevel._run.checkpoint import FolderPath
+from bilevel._run.checkpoints import FolderPath
 from bilevel._run.lock import Lock
 
 FORMAT, VERSION = "bilevel.run", 1

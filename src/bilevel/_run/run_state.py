@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from bilevel._core.averages import mean, worst
+from bilevel._run.divergence import DIVERGED as DIVERGED
 from bilevel._run.loop import Carry, Variables
-from bilevel.divergence import DIVERGED as DIVERGED
 from bilevel.results.history import Divergence, in_words, of_distribution, tail_mean
 
 if TYPE_CHECKING:

@@ -27,13 +27,13 @@ from jax.sharding import NamedSharding, Sharding
 from bilevel._core.array_files import Content
 from bilevel._core.documents import Fields, is_text, is_whole
 from bilevel._run import devices, state_files
+from bilevel._run.checkpoints import Checksums, RowReader, Saved, Writer, check_files, import_orbax
 from bilevel._run.devices import Layout, is_in_groups, spec_of_rows
 from bilevel._run.peers import check_shared_folder, mark
 from bilevel._run.run import Run
 from bilevel._run.run_folder import ARRAYS, arrays_name
 from bilevel._run.run_state import Reached
 from bilevel._run.state_files import Outline, Snapshot
-from bilevel.checkpoints import Checksums, RowReader, Saved, Writer, check_files, import_orbax
 
 
 @dataclasses.dataclass(frozen=True)

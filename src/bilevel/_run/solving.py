@@ -9,11 +9,13 @@ from typing import Any, overload
 from bilevel import solvers
 from bilevel._core import values
 from bilevel._run import prefetch
-from bilevel._run.checkpoint import Checkpoint, FolderPath
 from bilevel._run.checkpoint_writer import Unkept, opened
+from bilevel._run.checkpoints import Checkpoint, FolderPath
 from bilevel._run.compiling import compile_cache
 from bilevel._run.devices import Devices, Layout, fetched
+from bilevel._run.divergence import Policy
 from bilevel._run.evaluation import Metric, read
+from bilevel._run.loggers.base import Logger
 from bilevel._run.parallel_runs import run_all
 from bilevel._run.peers import Peers
 from bilevel._run.progress import bar
@@ -21,8 +23,6 @@ from bilevel._run.recording import warn_of_failures
 from bilevel._run.reporting import check, failures_told, reports
 from bilevel._run.run import Callback, Run, check_problem_type
 from bilevel._run.stopping import Deadline, noticed
-from bilevel.divergence import Policy
-from bilevel.loggers.base import Logger
 from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.results.result import Result
 from bilevel.results.results import Results

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bilevel._run.lock import is_held
-from bilevel.loggers.progress import Lines, number
+from bilevel._run.loggers.progress import Lines, number
 
 NOTHING, STARTING, RUNNING, DEAD, SILENT = "nothing yet", "starting", "running", "dead", "not known"
 QUIET_SECONDS = 60.0  # without a line, after which a run without a lock is not said to be running

@@ -124,7 +124,7 @@ def _of_table(source: Path) -> dict[str, Any]:
     """The arguments of a page that come from the folder of a `bilevel fit`."""
     if not (source / "fit.json").is_file():
         return {}
-    from bilevel.tables import folder
+    from bilevel.estimators.tables import folder
 
     kept = folder.read(source)
     return {"against": source / folder.OTHER, "title": folder.title(kept), "section": folder.section(kept)}
@@ -241,7 +241,7 @@ def engine(ray: bool) -> Iterator[None]:
     if not ray:
         yield
         return
-    from bilevel.engines.ray import tasks
+    from bilevel._run.engines.ray import tasks
 
     with tasks():
         yield

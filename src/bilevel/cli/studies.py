@@ -14,8 +14,8 @@ from bilevel.cli.runs import Ray, SlurmArray, engine, remember_command, resume_h
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from bilevel._cost.catalogue import Listing
-    from bilevel._cost.costs import Cost
+    from bilevel.diagnostics.costs import Cost
+    from bilevel.studies.catalogue import Listing
 
 
 def _check_figure(path: Path) -> None:
@@ -47,7 +47,7 @@ def demo(
     loses. Ctrl-C ends early and shows partial results.
     """
     from bilevel._run.compiling import compile_cache
-    from bilevel.paper.commands import run_demo as run
+    from bilevel.studies.paper.commands import run_demo as run
 
     with compile_cache(), interrupts() as interrupted, errors(debug):
         text = run(steps=steps, draws=draws, tasks=tasks, out=out, seed=seed, progress=not quiet)
@@ -64,7 +64,7 @@ def demo(
 
 def check_solver(name: str) -> None:
     """Raises for a name that is not a solver's."""
-    from bilevel._cost.catalogue import find
+    from bilevel.studies.catalogue import find
 
     find(name)
 
@@ -81,7 +81,7 @@ def solvers(
     """List the solvers: what each one solves, keeps and costs, its published rate, its paper, and what we added."""
     from rich.console import Console
 
-    from bilevel._cost.catalogue import find, listings
+    from bilevel.studies.catalogue import find, listings
 
     if name is None:
         Console().print(_solver_table(listings(), cost))
@@ -94,7 +94,7 @@ def _solver_table(listings: Sequence[Listing], with_cost: bool) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from bilevel._cost.catalogue import count
+    from bilevel.studies.catalogue import count
 
     table = Table(show_lines=True)
     table.add_column("solver", no_wrap=True)
@@ -127,7 +127,7 @@ def _solver_table(listings: Sequence[Listing], with_cost: bool) -> Table:
 
 def _solver_page(listing: Listing, with_cost: bool) -> str:
     """One solver in full: its module's text, its card and its options."""
-    from bilevel._cost.catalogue import count
+    from bilevel.studies.catalogue import count
 
     card = listing.card
     said = {"problem": card.problem, "loops": card.loops, "constraint": card.constraint, "keeps": card.keeps}
@@ -147,7 +147,7 @@ def _calls(cost: Cost | None) -> list[str]:
 
 def _check_problems(names: list[str]) -> None:
     """Raises for a name that is not a benchmark's."""
-    from bilevel.comparison.benchmarks import benchmark
+    from bilevel.studies.comparison.benchmarks import benchmark
 
     for name in names:
         benchmark(name)
@@ -207,8 +207,8 @@ def compare(
     after Ctrl-C or a crash, the same command continues, and so does `bilevel resume DIR`.
     """
     from bilevel._run.compiling import compile_cache
-    from bilevel.comparison.benchmarks import BENCHMARKS
-    from bilevel.comparison.comparing import compare as run
+    from bilevel.studies.comparison.benchmarks import BENCHMARKS
+    from bilevel.studies.comparison.comparing import compare as run
 
     if slurm_array:
         numbers = {"seeds": seeds, "calls": calls, "seconds": seconds, "target": target}
@@ -242,7 +242,7 @@ def _script(
     problems: list[str], solvers: list[str], automatic: list[str], numbers: dict[str, float | None], out: Path
 ) -> str:
     """The scripts for sbatch, one for each problem."""
-    from bilevel.comparison.benchmarks import all_solvers
+    from bilevel.studies.comparison.benchmarks import all_solvers
 
     options = [text for name, number in numbers.items() if number is not None for text in (f"--{name}", str(number))]
 
@@ -331,9 +331,9 @@ def reproduce(
     is on this machine.
     """
     from bilevel._run.compiling import compile_cache
-    from bilevel._studies.records import SEEDS
-    from bilevel.paper.commands import QUICK_SEEDS
-    from bilevel.paper.commands import reproduce as run
+    from bilevel.studies.paper.commands import QUICK_SEEDS
+    from bilevel.studies.paper.commands import reproduce as run
+    from bilevel.studies.records import SEEDS
 
     trials = seeds or (QUICK_SEEDS if quick else SEEDS)
     chosen = variant or (_VARIANTS[:1] if quick else _VARIANTS)
@@ -359,9 +359,9 @@ def claims(
     from rich.console import Console
     from rich.table import Table
 
-    from bilevel._studies.records import RecordFiles
-    from bilevel.paper import claims as tested
-    from bilevel.paper.commands import shortened
+    from bilevel.studies.paper import claims as tested
+    from bilevel.studies.paper.commands import shortened
+    from bilevel.studies.records import RecordFiles
 
     folder = _folder(out, quick)
     with errors(debug):

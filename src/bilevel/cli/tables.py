@@ -88,8 +88,8 @@ def fit(
     }
     with interrupts() as pressed, terminable(), errors(debug, "Interrupted: nothing was written."):
         from bilevel._run.compiling import compile_cache
-        from bilevel.tables import fitting, folder
-        from bilevel.tables.settings import settings
+        from bilevel.estimators.tables import fitting, folder
+        from bilevel.estimators.tables.settings import settings
 
         asked = settings({name: value for name, value in given.items() if value not in (None, [])}, config)
         target_folder = Path(asked.out)
@@ -134,8 +134,8 @@ def predict(
     """
     with errors(debug, "Interrupted: nothing was written."):
         from bilevel._core.files import target_file, write_whole
-        from bilevel.tables import new_rows
-        from bilevel.tables.reading import InputError
+        from bilevel.estimators.tables import new_rows
+        from bilevel.estimators.tables.reading import InputError
 
         try:
             target = None if out is None else target_file(out, f"--out {str(out)!r}")
@@ -175,7 +175,7 @@ def adapt(
     a task has 20 rows or more, its head is first judged on a quarter of them.
     """
     with errors(debug, "Interrupted: nothing was changed."):
-        from bilevel.tables import new_rows
+        from bilevel.estimators.tables import new_rows
 
         found, notes = new_rows.adapt(folder, file, out, replace, separator, encoding)
         if as_json:
@@ -193,7 +193,7 @@ def adapt(
 def show(folder: _Folder, as_json: _Json = False, debug: Debug = False) -> None:
     """Show the table of `bilevel fit` again: losses by task of four models, and whether robust was worth it."""
     with errors(debug):
-        from bilevel.tables import folder as folders
+        from bilevel.estimators.tables import folder as folders
 
         kept = folders.read(folder)
         width = shutil.get_terminal_size().columns

@@ -18,8 +18,8 @@ import numpy as np
 from bilevel._core import pytrees
 from bilevel.estimators.rows import CHUNK
 from bilevel.problem import initial_point
-from bilevel.problems.models import sincos
-from bilevel.problems.networks import MLP, model_by_row
+from bilevel.studies.problems.models import sincos
+from bilevel.studies.problems.networks import MLP, model_by_row
 
 BLOCK = 256  # rows in a compiled call: a fixed number, so that a row's features do not depend on the rows beside it
 EXACT = 4096  # sizes are padded to powers of two up to here; beyond, where memory counts, to three leading bits

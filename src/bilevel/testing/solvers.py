@@ -14,8 +14,7 @@ import optax
 from safetensors.numpy import load, save
 
 from bilevel._core import values
-from bilevel._core.module import replace
-from bilevel._cost.catalogue import field_names
+from bilevel._core.module import field_names, replace
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.some_tasks import SomeTasks
 from bilevel.solvers._base.state import Halves, Info, State

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 import functools
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -194,9 +193,8 @@ def scaled(part: T, factor: float) -> T | None:
     >>> smaller.upper_lr, smaller.lower_lr, smaller.weighting.lr
     (0.1, None, 0.05)
     """
-    names = {field.name for field in dataclasses.fields(part)} if dataclasses.is_dataclass(part) else set()  # type: ignore[arg-type]
     own: dict[str, Any] = {}
-    for name in names:
+    for name in module.field_names(part):
         value = getattr(part, name)
         if name == "lr" or name.endswith("_lr"):
             own[name] = scaled_rate(value, factor)

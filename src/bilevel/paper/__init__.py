@@ -1,6 +1,0 @@
-"""The experiments of the MORBiT paper: its figures, its claims, and what we find.
-
-`experiments` declares problems, solvers, rates and lengths; `_studies` makes the runs and keeps them, `figures` draws
-them and `claims` tests what the paper says about them. `commands` has `bilevel reproduce`, which does all this, and
-`bilevel demo`, a short comparison on data that come with the package.
-"""

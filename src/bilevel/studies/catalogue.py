@@ -1,0 +1,133 @@
+"""The list of solvers: what each is, what a step of it costs, and its rates, read and replaced from outside."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from typing import Any, NamedTuple, TypeVar
+
+import jax.numpy as jnp
+
+from bilevel import solvers
+from bilevel._core.module import field_names
+from bilevel._core.schedules import Rate
+from bilevel._core.values import plain, suggestion
+from bilevel.diagnostics.costs import Cost, cost
+from bilevel.solvers._base.solver import Card
+from bilevel.studies.problems import random_quadratics
+
+
+class GivenRates(NamedTuple):
+    """The rates of x, y, the weights, and of an estimator; None = the solver's own stays.
+
+    A solver that a user wrote need not have `upper_lr`, `lower_lr`, a `hypergradient` or a `weighting`: what it does
+    not have is left alone.
+    """
+
+    upper: Rate = None
+    lower: Rate = None
+    weights: Rate = None
+    estimator: Rate = None
+
+
+STEPS = 48  # whole periods of the methods that refresh at intervals
+X_SIZE, Y_SIZE = 2, 3
+OF_V = ("v_lr", "penalty_lr")  # fields with the rate of v, or of what replaces it, in solvers that move it
+RATES = GivenRates(upper=0.01, lower=0.05, weights=0.01, estimator=0.002)  # at which none diverges
+
+
+class Listing(NamedTuple):
+    """A solver, as a list shows it."""
+
+    name: str
+    what: str  # one sentence
+    card: Card
+    reference: str
+    text: str  # the updates, the theory and the reference
+    options: str  # the constructor call, with its defaults
+
+
+def listings() -> list[Listing]:
+    """Every exported solver, by name."""
+    return [_listing(name) for name in sorted(solvers.__all__, key=str.lower)]
+
+
+def find(name: str) -> Listing:
+    """The solver of this name, however it is written; raises ValueError with the nearest name where there is none."""
+    names = {plain(exported): exported for exported in solvers.__all__}
+    if plain(name) in names:
+        return _listing(names[plain(name)])
+    hint = suggestion(name, solvers.__all__) or "`bilevel solvers` lists them."
+    raise ValueError(f"there is no solver named {name!r}. {hint}")
+
+
+def _listing(name: str) -> Listing:
+    solver = getattr(solvers, name)
+    text = (sys.modules[solver.__module__].__doc__ or "").strip()
+    title, _, what = text.partition("\n")[0].partition(":")
+    found = re.search(r"^References?:(.*?)(?:\n\s*\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    return Listing(
+        name,
+        what.strip() if plain(title) == plain(name) else text.partition("\n")[0],
+        solver.card,
+        " ".join(found[1].split()) if found else "",
+        text,
+        repr(solver()),
+    )
+
+
+def count(listing: Listing) -> Cost | None:
+    """The cost of a step of the solver with its default options, at given rates, so that no rates are measured.
+
+    It is counted on two small quadratic tasks, with y of `Y_SIZE` numbers; only the cost of methods that build matrices
+    depends on that. None for solvers of other than bilevel problems.
+    """
+    if listing.card.problem != "bilevel":
+        return None
+    solver = with_rates(getattr(solvers, listing.name)(), RATES)
+    ready = random_quadratics(0, 2, X_SIZE, Y_SIZE)
+    return cost(ready.problem, solver, jnp.ones(X_SIZE), steps=STEPS)
+
+
+S = TypeVar("S")
+
+
+def rates_of(solver: object) -> GivenRates:
+    """The rates that a solver was given; None where it chooses one or has none."""
+    own = [getattr(solver, name, None) for name in ("upper_lr", "lower_lr")]
+    parts = [getattr(getattr(solver, name, None), "lr", None) for name in ("weighting", "hypergradient")]
+    of_v = next((getattr(solver, name) for name in OF_V if hasattr(solver, name)), None)
+    return GivenRates(own[0], own[1], parts[0], parts[1] if of_v is None else of_v)
+
+
+def with_rates(solver: S, rates: GivenRates) -> S:
+    """The solver with these rates, where it has a field for them; weights that do not move have none.
+
+    >>> import bilevel as bl
+    >>> solver = with_rates(bl.MORBiT(lower_lr=0.5), GivenRates(upper=0.1, weights=0.01))
+    >>> rates_of(solver)
+    GivenRates(upper=0.1, lower=0.5, weights=0.01, estimator=None)
+    """
+    options: dict[str, Any] = {"upper_lr": rates.upper, "lower_lr": rates.lower}
+    if rates.weights is not None and has_weights_rate(solver):
+        options["weighting"] = _with_lr(getattr(solver, "weighting", None), rates.weights)
+    options |= dict.fromkeys(OF_V, rates.estimator)
+    if rates.estimator is not None:
+        options["hypergradient"] = _with_lr(getattr(solver, "hypergradient", None), rates.estimator)
+    known = {name: value for name, value in options.items() if value is not None and name in field_names(solver)}
+    return dataclasses.replace(solver, **known) if known else solver  # type: ignore[type-var]
+
+
+def has_weights_rate(solver: object) -> bool:
+    """Whether the losses move a solver's weights, so that these have a rate."""
+    return bool(getattr(getattr(solver, "weighting", None), "moves", False))
+
+
+def _with_lr(part: Any, rate: Rate) -> Any:
+    """The part with another `lr`; a part around a weighting gets it there."""
+    if "lr" in field_names(part):
+        return dataclasses.replace(part, lr=rate)
+    if "weighting" in field_names(part):
+        return dataclasses.replace(part, weighting=_with_lr(part.weighting, rate))
+    return part

@@ -1,0 +1,383 @@
+"""`compare`: any solvers on one problem at equal budgets, each with rates tuned on the same grid."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jax.typing import ArrayLike
+
+from bilevel._core import pytrees, values
+from bilevel.diagnostics.costs import DivergedError
+from bilevel.problem import initial_point
+from bilevel.problem.problem import BaseProblem, Problem
+from bilevel.results.findings.finding import Finding
+from bilevel.solvers._base.solver import Solver
+from bilevel.studies.comparison import figure
+from bilevel.studies.comparison.benchmarks import (
+    OPTIMA,
+    PAPER,
+    benchmark,
+    choose,
+    own_benchmark,
+    recommended_for,
+    refusal,
+)
+from bilevel.studies.comparison.candidates import (
+    AUTOMATIC,
+    Candidate,
+    Rank,
+    RowRanks,
+    TableRow,
+    ranked,
+    table_findings,
+    table_regrets,
+    table_row,
+    table_text,
+    write_tables,
+)
+from bilevel.studies.comparison.runner import TUNING_SEED, Budget, Grid, OverBudgetError, Runner, tunable, tuned_on
+from bilevel.studies.records import Experiment, MemoryRecords, RecordFiles
+from bilevel.weightings.base import Weighting
+from bilevel.weightings.baselines import Baselines, values_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """The result of `compare`.
+
+    Attributes:
+        title: of the problem.
+        candidates: the solvers that ran, in the order of their final worst selection loss, or of the test loss where
+            there are no selection rows, or else of the validation loss; those that diverge last.
+        skipped: solvers that did not run on the problem, and why.
+        target: the worst validation loss to which calls and seconds are counted.
+        optimum: the lowest worst loss there is, where it is known.
+        baselines: what each task could reach, where worst regrets are shown beside worst losses.
+    """
+
+    title: str
+    candidates: list[Candidate]
+    skipped: dict[str, str]
+    target: float
+    optimum: float | None = None
+    baselines: Baselines | None = None
+
+    @property
+    def ranks(self) -> list[Rank | None]:
+        """The rank of every candidate, with an interval over the seeds; None for the paper's run, of another budget."""
+        return self._ranks([c.ranked_by for c in self.candidates])
+
+    @property
+    def test_ranks(self) -> list[Rank | None]:
+        """The ranks by test rows, on which nobody trained or tuned; None for all where there are no test rows."""
+        if not all(c.has("worst_test") for c in self.candidates):
+            return [None] * len(self.candidates)
+        return self._ranks(["worst_test"] * len(self.candidates))
+
+    def _ranks(self, columns: Sequence[str]) -> list[Rank | None]:
+        equal = [(c, by) for c, by in zip(self.candidates, columns, strict=True) if c.name != PAPER]
+        found = iter(ranked([c.ends(by).tolist() for c, by in equal]))
+        return [None if c.name == PAPER else next(found) for c in self.candidates]
+
+    def table(self) -> list[TableRow]:
+        """A row for every solver: ranks, final losses, calls and seconds to the target, memory, share that diverged.
+
+        With baselines, also worst regrets, and the tasks with the worst loss and regret.
+        """
+        ranks, known = self.ranks, self.baselines
+        first = next((rank for rank in ranks if rank is not None), None)
+        return [
+            table_row(candidate, RowRanks(rank, test, first), self.target)
+            | ({} if known is None else table_regrets(candidate, known.names))
+            for candidate, rank, test in zip(self.candidates, ranks, self.test_ranks, strict=True)
+        ]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What to know before believing the ranks: ties for the first place, rates at the edge of a grid."""
+        return table_findings(self.table())
+
+    def summary(self) -> str:
+        """The table as text."""
+        return table_text(self.title, self.table(), self.skipped, self.target)
+
+    def plot(self, path: str | os.PathLike | None = None) -> Figure:
+        """Worst losses on validation, selection and test rows, against calls and against time; ranks by the names."""
+        places = {(c.name, c.rates): rank for c, rank in zip(self.candidates, self.ranks, strict=True) if rank}
+        return figure.draw(self.title, self.candidates, figure.Levels(self.target, self.optimum), path, places)
+
+    def write(self, folder: Path) -> None:
+        """Tables and figures as files."""
+        write_tables(self.table(), self.candidates, folder)
+        for suffix in ("png", "pdf"):
+            self.plot(folder / f"comparison.{suffix}")
+
+    def __str__(self) -> str:
+        return self.summary()
+
+
+GRID = Grid()
+
+
+def compare(
+    problem: str | BaseProblem,
+    x: Any = None,
+    y: Any = None,
+    *,
+    solvers: Sequence[str] | Mapping[str, Solver] | None = None,
+    calls: float | None = None,
+    seconds: float | None = None,
+    seeds: int = 10,
+    grid: Grid | None = GRID,
+    automatic: Sequence[str] | None = None,
+    target: float | None = None,
+    baselines: Baselines | ArrayLike | None = None,
+    out: str | Path | None = None,
+    progress: bool = True,
+    say: Callable[[str], None] = lambda text: None,
+) -> Comparison:
+    """Runs solvers on one problem with equal budgets and several seeds.
+
+    Solvers chosen by name run as min-max methods, also those that average the tasks as published. Their three rates
+    are tuned on the same grid, by the worst selection loss at the end of runs on draws of their own, or the worst
+    validation loss where there are no selection rows: all of them with a quarter of the steps on one draw, the best
+    three with all of them on three. Rates with which a run ends early, or above ten times the first loss, are never
+    preferred. While the best rates lie on an edge of the grid, it widens there, up to four times a side. The rate of a
+    solver's estimator, where it was not given, is y's.
+
+    Solvers are ranked by the worst selection loss, and beside it by the worst test loss: test data steer nothing. Where
+    there are no selection rows they are ranked by the worst test loss, or else by the worst validation loss. Solvers
+    that share a place, or whose intervals of places overlap, tie.
+
+    A run may use as many calls as the budget says, all told: first values and tables, loops that grow, and what
+    automatic rates measure before and along the run. Evaluations on all the data are not counted.
+
+    Solvers given as objects run as they are given: their weighting and the rates that they were given stay, and only
+    rates that are None are tuned.
+
+    Args:
+        problem: a name ("ball", "noisy-ball", "sinusoids", "letter", "fashion"), or a `bl.Problem`.
+        x: where x starts, for a problem of yours.
+        y: where the tasks' variables start, likewise.
+        solvers: names, or a dict of solvers by label; "paper" is MORBiT as the paper has it, for as many steps, where
+            the paper has the problem. None = this, and every bilevel solver that can run on the problem.
+        calls: the budget in oracle calls per task, a call being one value, gradient or product on one row; of a
+            `bl.Problem` only.
+        seconds: the budget in seconds of steps instead; None for both = the calls of a run of what `bl.recommended`
+            says, or as many steps on problems of another kind.
+        seeds: runs of each solver.
+        grid: the rates to try; None = none: automatic rates, or those that the solvers were given.
+        automatic: names of solvers that run with automatic rates too; None = that which
+            `bl.recommended` says, if it is among them.
+        target: a worst validation loss; calls and seconds until it are reported. None = where MORBiT as the
+            paper has it ends, or else MORBiT, or else the median solver.
+        baselines: what each task of a problem of yours could reach, as `bl.baselines` measures it, or one number per
+            task: worst regrets then stand beside worst losses. None = those of the first of the solvers whose weighting
+            has some (`Regret`, `Ratio`).
+        out: folder for runs, table and figure, in a folder for each problem; finished runs there are not made again.
+            None = no files are written.
+        progress: show progress bars where there is a terminal.
+        say: called with a line of text for each thing done.
+    """
+    where = benchmark_of(problem, x, y)
+    check_numbers(calls, seconds, seeds, grid, target)
+    chosen = choose(solvers, where)
+    check_automatic(automatic, chosen.solvers)
+    where = with_baselines(where, problem, baselines, chosen.solvers)
+    folder = folder_of(out, where, chosen.solvers)
+    where.require()
+    ready = where.start(TUNING_SEED, "")
+    check_counted(calls, ready.problem)
+    records = MemoryRecords() if folder is None else RecordFiles(folder)
+    runner = Runner(where, ready, records, range(seeds), Budget(calls, seconds), progress, say)
+    ran = _run(runner, chosen.solvers, _Wanted(solvers is not None, grid, automatic))
+    paper = [runner.paper()] if chosen.paper else []
+    candidates = sorted(paper + ran.candidates, key=lambda candidate: candidate.order)
+    if not candidates:
+        name, why = next(iter(ran.skipped.items()))
+        raise ValueError(f"compare(problem=...): there is no solver to run. {name}: {why}")
+    goal = default_target(candidates) if target is None else float(target)
+    found = Comparison(where.title, candidates, ran.skipped, goal, OPTIMA.get(where.name), where.baselines)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        found.write(folder)
+    return found
+
+
+def default_target(candidates: Sequence[Candidate]) -> float:
+    """The final loss of MORBiT as the paper has it, or else of MORBiT, or else of the median solver."""
+    # Only solvers without a diverged run: the mean of the runs that are left would mislead.
+    whole = [candidate for candidate in candidates if not candidate.diverged.any()]
+    whole.sort(key=lambda candidate: candidate.rates != AUTOMATIC)  # tuned runs of a solver replace automatic ones
+    ends = {candidate.name: candidate.worst for candidate in whole}
+    return ends.get(PAPER, ends.get("MORBiT", float(np.median(list(ends.values()))) if ends else float("nan")))
+
+
+class _Wanted(NamedTuple):
+    """The choices of the user."""
+
+    named: bool  # whether the solvers were named: one that cannot run is then an error
+    grid: Grid | None
+    automatic: Sequence[str] | None
+
+
+class _Outcome(NamedTuple):
+    """The solvers that ran, and why others did not."""
+
+    candidates: list[Candidate]
+    skipped: dict[str, str]
+
+
+def _run(runner: Runner, solvers: Mapping[str, Solver], wanted: _Wanted) -> _Outcome:
+    """Runs the solvers that can run. Others are left out, or raise if the user named them."""
+    ran = _Outcome([], {})
+    # Check all of them first: runs may take hours.
+    able = {name: solver for name, solver in solvers.items() if _is_able(runner, name, solver, wanted, ran.skipped)}
+    for name, solver in able.items():
+        for way in _ways(runner, name, solver, wanted):
+            try:
+                ran.candidates.append(way.run())
+            except OverBudgetError as error:
+                ran.skipped[way.name] = str(error)
+            except DivergedError as error:
+                if way.asked_for:
+                    raise ValueError(f"compare(solvers=...): {way.name} cannot be compared: {_why(error)}") from error
+                ran.skipped[way.name] = _why(error)
+    return ran
+
+
+def _is_able(runner: Runner, name: str, solver: Solver, wanted: _Wanted, skipped: dict[str, str]) -> bool:
+    """Whether a solver passes the checks before it runs; if not, the reason goes into `skipped`."""
+    as_run = solver if wanted.grid is None else next(iter(tuned_on(wanted.grid, solver).values()))
+    why = refusal(as_run, runner.ready, runner.benchmark.y)
+    if why and wanted.named:
+        raise ValueError(f"compare(solvers=...): {name} cannot run on this problem: {why}")
+    if not why and not wanted.named:
+        try:
+            why = runner.too_slow(name, solver)
+        except (OverBudgetError, DivergedError) as error:
+            why = _why(error)
+    if why:
+        skipped[name] = why
+    return not why
+
+
+def _why(error: OverBudgetError | DivergedError) -> str:
+    if isinstance(error, OverBudgetError):
+        return str(error)
+    return f"it diverges at step {error.step} of the {error.steps} on which its calls are counted."
+
+
+class _Way(NamedTuple):
+    """One way to run a solver."""
+
+    name: str
+    run: Callable[[], Candidate]
+    asked_for: bool
+
+
+def _ways(runner: Runner, name: str, solver: Solver, wanted: _Wanted) -> list[_Way]:
+    """With tuned rates where a solver has any to tune; as it is, where the user wants that or nothing can be tuned."""
+    grid, found = wanted.grid, []
+    if grid is not None and any(tunable(solver)):
+        found.append(_Way(name, lambda: runner.tuned(name, solver, grid), wanted.named))
+    if not found:
+        return [_Way(name, lambda: runner.as_it_is(name, solver), wanted.named)]
+    automatic = wanted.automatic
+    if name in ((recommended_for(runner.ready.problem).name,) if automatic is None else automatic):
+        found.append(_Way(f"{name}, automatic", lambda: runner.as_it_is(name, solver), automatic is not None))
+    return found
+
+
+def benchmark_of(problem: str | BaseProblem, x: Any, y: Any) -> Experiment:
+    """The benchmark of a name, or of a user's problem."""
+    if isinstance(problem, str):
+        if x is not None or y is not None:
+            raise ValueError("compare(x=..., y=...) goes with a problem of yours: a named one has its own.")
+        return benchmark(problem)
+    if not isinstance(problem, BaseProblem):
+        raise TypeError(f"compare(problem=...) got {type(problem).__name__}: it needs a name or a bl.Problem.")
+    if x is None:
+        raise ValueError("compare(x=None): it needs where x starts.")
+    initial_point.arrays(x, "compare(x)")
+    pytrees.check(y, "compare(y)")
+    return own_benchmark(problem, x, y)
+
+
+def with_baselines(where: Experiment, problem: Any, baselines: Any, solvers: Mapping[str, Solver]) -> Experiment:
+    """The benchmark with what its tasks could reach: as given, or from the first solver whose weighting has it."""
+    if isinstance(problem, str):
+        if baselines is not None:
+            raise ValueError("compare(baselines=...) goes with a problem of yours: a named one has tasks of its own.")
+        return where
+    names = tuple(map(str, problem.names))
+    if baselines is None:
+        weightings = (getattr(solver, "weighting", None) for solver in solvers.values())
+        known = (own.known_baselines(len(names)) for own in weightings if isinstance(own, Weighting))
+        found = next((own for own in known if own is not None), None)
+    elif isinstance(baselines, Baselines) and baselines.names:
+        found = baselines.array(problem)
+    else:
+        found = values_of(baselines)
+        values.one_per_task("baselines", found, len(names), of="compare")
+    if found is None:
+        return where
+    return dataclasses.replace(where, baselines=Baselines(np.asarray(found, float), names=names))
+
+
+def check_numbers(
+    calls: float | None, seconds: float | None, seeds: int, grid: Grid | None, target: float | None
+) -> None:
+    """Checks that there is one budget at most, and that numbers make sense."""
+    if calls is not None and seconds is not None:
+        raise ValueError("compare(calls=..., seconds=...): one budget, not both.")
+    for name, value in (("calls", calls), ("seconds", seconds)):
+        values.positive(name, value, of="compare", none="another budget")
+    values.whole("seeds", seeds, of="compare")
+    if grid is not None and not isinstance(grid, Grid):
+        raise TypeError(f"compare(grid={grid!r}): it needs a bl.Grid, or None = the solvers as they are.")
+    for name, rates in zip(Grid._fields, grid or (), strict=False):
+        if values.numbers_of(name, rates, of="Grid").ndim != 1 or len(rates) == 0:
+            raise ValueError(f"compare(grid={grid!r}): it needs one rate or more of x, of y and of the weights.")
+    values.number("target", target, of="compare", none="chosen from the runs")
+
+
+def check_automatic(automatic: Sequence[str] | None, solvers: Mapping[str, Solver]) -> None:
+    """Checks that these are names of solvers that are compared, and that choose rates."""
+    if isinstance(automatic, str) or not isinstance(automatic, (Iterable, type(None))):
+        raise ValueError(f"compare(automatic={automatic!r}): it needs a list of names.")
+    for name in automatic or ():
+        if name not in solvers:
+            raise ValueError(f"compare(automatic=...) names {name!r}, which is not among the solvers compared.")
+        if not getattr(solvers[name], "chooses_rates", False):
+            raise ValueError(f"compare(automatic=...) names {name!r}, which chooses no rates.")
+
+
+def check_counted(calls: float | None, problem: BaseProblem) -> None:
+    """Refuses a budget in calls for problems on which they are not counted."""
+    if calls is not None and not isinstance(problem, Problem):
+        kind = type(problem).__name__
+        raise ValueError(f"compare(calls={calls!r}): calls are counted on a bl.Problem, not on a {kind}: give seconds.")
+
+
+def folder_of(out: str | Path | None, where: Experiment, solvers: Mapping[str, Solver]) -> Path | None:
+    """The folder of a benchmark's files, not made yet; None = no files."""
+    if out is None:
+        return None
+    if Path(out).is_file():
+        raise NotADirectoryError(f"compare(out={str(out)!r}): it is a file, and it needs a folder.")
+    for label in solvers:
+        if label in ("", ".", "..") or any(sign in label for sign in "/\\\0"):
+            raise ValueError(
+                f"compare(solvers=..., out=...): with out, the label {label!r} becomes the name of a folder: it needs "
+                "one or more characters without '/' and '\\', and not '.' or '..'."
+            )
+    return Path(out) / where.name
