@@ -110,7 +110,7 @@ def test_a_public_module_is_imported_by_its_public_name_wherever_it_is_kept():
     from bilevel.datasets import sinusoids
 
     assert (Box, sinusoids) == (bilevel.constraints.Box, bilevel.datasets.sinusoids)
-    with pytest.raises(ModuleNotFoundError, match="datasets.nothing"):
+    with pytest.raises(ModuleNotFoundError, match=r"datasets\.nothing"):
         importlib.import_module("bilevel.datasets.nothing")
 
 
