@@ -176,7 +176,6 @@ def page() -> str:
     """The whole of it."""
     from methods import METHODS
     from parts import OBJECTIVES
-
     from problems import STUDIED
 
     records = read()

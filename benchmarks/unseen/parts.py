@@ -23,10 +23,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from problems import Draw, drawn
 
 import bilevel as bl
 from bilevel.weightings import Average, Folds, Regret, Shrunk, SimplexAscent, UpperBound
-from problems import Draw, drawn
 
 RECORDS = Path(__file__).parent / "parts.csv"
 FIELDS = ["problem", "draw", "objective", "remedy", "worst", "mean", "seconds"]

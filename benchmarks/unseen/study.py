@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 from methods import IDEAL, METHODS, classes_of, ideal, row_losses
-
 from problems import DEVELOPMENT, STUDIED, Draw, drawn
 
 HERE = Path(__file__).parent
