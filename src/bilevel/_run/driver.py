@@ -155,14 +155,38 @@ def _timed(lane: Reached, clock: Clock) -> Reached:
 def advance(
     runs: Sequence[Run], lanes: Sequence[Reached], clock: Clock, keepers: Sequence[Unkept] = ()
 ) -> list[Reached]:
-    """One compiled call of the lanes that run, to the next place where something is due, and what is due there."""
-    after = _take_steps(runs, lanes, keepers)
-    taken = [lane if lane is old else _timed(lane, clock) for old, lane in zip(lanes, after, strict=True)]
-    return [
-        # Where a lane that went back stands, all that was due has been done.
-        _timed(_attend(run, lane), clock) if lane.running and lane.step > old.step else lane
-        for run, old, lane in zip(runs, lanes, taken, strict=True)
+    """One compiled call of the lanes that run, to the next place where something is due, and what is due there.
+
+    Lanes that have ended stay as they are. Lanes that run are all at the same step, but for those that diverged and
+    went back, and for those that were resumed: they move on their own, first those that are behind.
+    """
+    first = min((lane for lane in lanes if lane.running), key=lambda lane: lane.step)
+    moves = [lane.running and (lane.step, lane.scale) == (first.step, first.scale) for lane in lanes]
+    limits = [
+        run.read_ahead.start(lane.carry.state, lane.step)
+        for run, lane, moving in zip(runs, lanes, moves, strict=True)
+        if moving and run.read_ahead is not None
     ]
+    stop = runs[0].peers.decided(_stop(runs, moves, first, keepers, limits))
+    began = time.perf_counter()
+    stops = [stop if moving else lane.step for lane, moving in zip(lanes, moves, strict=True)]
+    called = jax.block_until_ready(loop.steps(*_of_a_call(runs, lanes, stops, first), layout=runs[0].layout))
+    # The first call compiles and takes one step, so that the next ones are short rather than long.
+    pace = (stop - first.step) / (time.perf_counter() - began)
+    finite, ends = jax.device_get(([carry.finite for carry in called], [carry.state.step for carry in called]))
+    after = list(lanes)
+    for i, (run, lane) in enumerate(zip(runs, lanes, strict=True)):
+        if not moves[i]:
+            continue
+        if not finite[i]:
+            after[i] = _timed(_last_finite(runs, lanes, i, called[i]), clock)
+        else:  # it may have ended before the stop
+            there = lane._replace(carry=called[i], step=int(ends[i]), steps_per_second=pace)
+            after[i] = _timed(there, clock)
+        # Where a lane that went back stands, everything due is done already.
+        if after[i].running and after[i].step > lane.step:
+            after[i] = _timed(_attend(run, after[i]), clock)
+    return after
 
 
 def _attend(run: Run, lane: Reached) -> Reached:
@@ -195,36 +219,6 @@ def _decide(run: Run, lane: Reached, clock: Clock) -> Reached:
     return lane.ended(FINISHED, run.solver.explain(run.problem, state)) if lane.step == run.steps else lane
 
 
-def _take_steps(runs: Sequence[Run], lanes: Sequence[Reached], keepers: Sequence[Unkept]) -> list[Reached]:
-    """The compiled call; lanes that have ended stay as they are.
-
-    Lanes that run are all at the same step, but for those that diverged and went back, and for those that were resumed:
-    they move on their own, first those that are behind.
-    """
-    first = min((lane for lane in lanes if lane.running), key=lambda lane: lane.step)
-    moves = [lane.running and (lane.step, lane.scale) == (first.step, first.scale) for lane in lanes]
-    limits = [
-        run.read_ahead.start(lane.carry.state, lane.step)
-        for run, lane, moving in zip(runs, lanes, moves, strict=True)
-        if moving and run.read_ahead is not None
-    ]
-    stop = runs[0].peers.decided(_stop(runs, moves, first, keepers, limits))
-    began = time.perf_counter()
-    stops = [stop if moving else lane.step for lane, moving in zip(lanes, moves, strict=True)]
-    after = jax.block_until_ready(_call(runs, lanes, stops, first))
-    # The first call compiles and takes one step, so that the next ones are short rather than long.
-    pace = (stop - first.step) / (time.perf_counter() - began)
-    finite, ends = jax.device_get(([carry.finite for carry in after], [carry.state.step for carry in after]))
-    return [
-        lane
-        if not moves[i]
-        else lane._replace(carry=after[i], step=int(ends[i]), steps_per_second=pace)  # it may have ended before
-        if finite[i]
-        else _last_finite(runs, lanes, i, after[i])
-        for i, lane in enumerate(lanes)
-    ]
-
-
 def _stop(
     runs: Sequence[Run],
     moves: Sequence[bool],
@@ -247,17 +241,16 @@ def _stop(
     return min([stop, *(pick + 1 for pick in picks if pick is not None)])
 
 
-def _call(runs: Sequence[Run], lanes: Sequence[Reached], stops: Sequence[int], first: Reached) -> tuple[Carry, ...]:
-    """Steps at the rates of `first`, which those that move have in common."""
+def _of_a_call(runs: Sequence[Run], lanes: Sequence[Reached], stops: Sequence[int], first: Reached) -> tuple:
+    """What `loop.steps` takes: steps at the rates of `first`, which those that move have in common."""
     picks = [run.pick(lane.step, stop) for run, lane, stop in zip(runs, lanes, stops, strict=True)]
-    return loop.steps(
+    return (
         solver_of(runs[0], first),
         runs[0].placed,
         tuple(lane.carry for lane in lanes),
         tuple(run.key for run in runs),
         tuple(stops),
         tuple(int(run.steps) if pick is None else pick for run, pick in zip(runs, picks, strict=True)),
-        layout=runs[0].layout,
     )
 
 
@@ -269,7 +262,8 @@ def _last_finite(runs: Sequence[Run], lanes: Sequence[Reached], i: int, broken: 
     lane, run = lanes[i], runs[i]
 
     def until(stop: int) -> Carry:
-        return _call(runs, lanes, [stop if k == i else other.step for k, other in enumerate(lanes)], lane)[i]
+        stops = [stop if k == i else other.step for k, other in enumerate(lanes)]
+        return loop.steps(*_of_a_call(runs, lanes, stops, lane), layout=run.layout)[i]
 
     low, carry = lane.step, lane.carry  # finite
     high, after, back = int(broken.state.step), broken, 1  # not finite

@@ -30,8 +30,6 @@ def run_all(
     bit. On an accelerator runs that differ in their seed alone are one batch.
     """
     halt = threading.Event() if halt is None else halt
-    if len(runs) == 1:
-        return run_lanes(runs, [bar], halt, keepers)
     bars, keepers = bar.split(len(runs)), [Unkept() for _ in runs] if keepers is None else keepers
     if runs[0].layout is not None:  # all devices are for one run at a time
         return [_Lane(*lane).make(halt) for lane in zip(runs, bars, keepers, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 from bilevel import solvers
 from bilevel._core import values
@@ -14,6 +14,7 @@ from bilevel._run.checkpoints import Checkpoint, FolderPath
 from bilevel._run.compiling import compile_cache
 from bilevel._run.devices import Devices, Layout, fetched
 from bilevel._run.divergence import Policy
+from bilevel._run.driver import run_lanes
 from bilevel._run.evaluation import Metric, read
 from bilevel._run.loggers.base import Logger
 from bilevel._run.parallel_runs import run_all
@@ -33,97 +34,46 @@ from bilevel.solvers.recommendation import recommended
 _MISSING: Any = object()  # x comes after an argument that may be left out, and may not be left out itself
 
 
+class Options(TypedDict, total=False):
+    """What `solve` takes besides, each explained there: what is looked at on the way, kept, and done when it fails."""
+
+    every: int | None
+    metrics: Mapping[str, Metric] | None
+    fitted: bool
+    progress: bool
+    loggers: Sequence[Logger]
+    callback: Callback | None
+    patience: int | None
+    on_divergence: Policy | None
+    checkpoint: FolderPath | Checkpoint | None
+    resume: bool
+    seconds: float | None
+    devices: Devices | None
+
+
 @overload
 def solve(
     problem: BaseProblem,
-    solver: Solver | None,
-    x: Any,
+    solver: Solver | None = None,
+    x: Any = ...,
     y: Any = None,
     *,
     steps: int,
     seed: int = 0,
     seeds: None = None,
-    every: int | None = None,
-    progress: bool = True,
-    patience: int | None = None,
-    callback: Callback | None = None,
-    on_divergence: Policy | None = None,
-    checkpoint: FolderPath | Checkpoint | None = None,
-    resume: bool = False,
-    seconds: float | None = None,
-    loggers: Sequence[Logger] = (),
-    metrics: Mapping[str, Metric] | None = None,
-    fitted: bool = True,
-    devices: Devices | None = None,
+    **options: Unpack[Options],
 ) -> Result: ...
 @overload
 def solve(
     problem: BaseProblem,
     solver: Solver | None = None,
-    *,
-    x: Any,
-    y: Any = None,
-    steps: int,
-    seed: int = 0,
-    seeds: None = None,
-    every: int | None = None,
-    progress: bool = True,
-    patience: int | None = None,
-    callback: Callback | None = None,
-    on_divergence: Policy | None = None,
-    checkpoint: FolderPath | Checkpoint | None = None,
-    resume: bool = False,
-    seconds: float | None = None,
-    loggers: Sequence[Logger] = (),
-    metrics: Mapping[str, Metric] | None = None,
-    fitted: bool = True,
-    devices: Devices | None = None,
-) -> Result: ...
-@overload
-def solve(
-    problem: BaseProblem,
-    solver: Solver | None,
-    x: Any,
+    x: Any = ...,
     y: Any = None,
     *,
     steps: int,
     seed: int = 0,
     seeds: int | Sequence[int],
-    every: int | None = None,
-    progress: bool = True,
-    patience: int | None = None,
-    callback: Callback | None = None,
-    on_divergence: Policy | None = None,
-    checkpoint: FolderPath | Checkpoint | None = None,
-    resume: bool = False,
-    seconds: float | None = None,
-    loggers: Sequence[Logger] = (),
-    metrics: Mapping[str, Metric] | None = None,
-    fitted: bool = True,
-    devices: Devices | None = None,
-) -> Results: ...
-@overload
-def solve(
-    problem: BaseProblem,
-    solver: Solver | None = None,
-    *,
-    x: Any,
-    y: Any = None,
-    steps: int,
-    seed: int = 0,
-    seeds: int | Sequence[int],
-    every: int | None = None,
-    progress: bool = True,
-    patience: int | None = None,
-    callback: Callback | None = None,
-    on_divergence: Policy | None = None,
-    checkpoint: FolderPath | Checkpoint | None = None,
-    resume: bool = False,
-    seconds: float | None = None,
-    loggers: Sequence[Logger] = (),
-    metrics: Mapping[str, Metric] | None = None,
-    fitted: bool = True,
-    devices: Devices | None = None,
+    **options: Unpack[Options],
 ) -> Results: ...
 def solve(
     problem: BaseProblem,
@@ -236,7 +186,10 @@ def solve(
         prefetch.ended(runs),
         peers.watched(),
     ):
-        results = run_all(runs, shown, signals.halt, keepers)
+        if len(runs) == 1:
+            results = run_lanes(runs, [shown], signals.halt, keepers)
+        else:
+            results = run_all(runs, shown, signals.halt, keepers)
     if place is not None:
         with peers.watched():  # another process may have ended by the signal already
             signals.agree(peers)
