@@ -1,4 +1,4 @@
-"""Writes docs/architecture.md: the rooms, the way of one `solve`, and the file and line of each of the paper's equations.
+"""Writes docs/architecture.md: the rooms, the way of one `solve`, where each of the paper's equations is computed.
 
 python docs/make_architecture.py
 
@@ -97,11 +97,11 @@ as a program of yours would. Public modules keep short names wherever they are: 
 
 - **A solver is a few parts**: how y moves, how the hypergradient is estimated, how x moves, how losses become weights.
   A part is a frozen dataclass (`_core/module.py`). Its rates are data, so that other rates compile nothing.
-- **A hypergradient is a surrogate**: a scalar for each task, whose value is f_i and whose gradient in x is the estimate.
+- **A hypergradient is a surrogate**: a scalar for each task. Its value is f_i, and its gradient in x is the estimate.
   So the direction of x is one reverse pass over the weighted sum.
-- **One task at a time**: users and estimators write functions of one task. Tasks with like functions and shapes form a
-  group, which is vmapped. What belongs to tasks is a `PerTask`: one pytree for each group, with a leading axis of tasks.
-- **The sample is explicit**: a source draws row numbers and takes rows. The same batch at two points is the same sample.
+- **One task at a time**: users and estimators write functions of one task. Like tasks form a group, which is vmapped.
+  What belongs to tasks is a `PerTask`: one pytree for each group, with a leading axis of tasks.
+- **The sample is explicit**: a source draws row numbers and takes rows. The same batch is the same sample.
 - **One state**: a solver's `State` says which leaves are shared and which belong to tasks. "Some of the tasks", "these
   tasks on that device" and "write it down" are written once, for any solver.
 - **Modes are wrappers**: a solver that sees some of the tasks, or fresh ones, is wrapped once, when a run is made
@@ -122,7 +122,7 @@ Gu, Lu, Ram, Weng, ICLR 2023. f_x is a gradient in x, A the Hessian of g_i in y,
 
 | what | where |
 |---|---|
-| a solver | one file in `solvers/`, its name in `solvers/__init__.py`: [CONTRIBUTING](../CONTRIBUTING.md#a-new-solver) |
+| a solver | one file in `solvers/`, its name in `solvers/__init__.py`: [how](../CONTRIBUTING.md#a-new-solver) |
 | an estimator | one file in `hypergradients/`, a class that inherits `Hypergradient` |
 | a weighting | one file in `weightings/`, a class that inherits `Weighting` |
 | a constraint | a class in `problem/constraints.py` |
@@ -140,14 +140,13 @@ def place(path: str, code: str) -> str:
     """The file and line of a piece of code, as a link."""
     text = (SOURCE / path).read_text()
     if text.count(code) != 1:
-        raise ValueError(
-            f"{path} has {code!r} {text.count(code)} times: say in docs/make_architecture.py where it is now."
-        )
+        raise ValueError(f"{path} has {code!r} {text.count(code)} times: name another piece in {Path(__file__).name}.")
     line = text[: text.index(code)].count("\n") + 1
     return f"[{path}:{line}](../src/bilevel/{path}#L{line})"
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """For a page."""
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
 
 
