@@ -2,7 +2,7 @@
 
 Ridge penalties as logarithms, as in README: 4, 64 and 1,024 tasks with y of 8 numbers, and y of 64 and 512 with 4.
 
-    solve     `bl.solve` with nothing given but every=1, to see when it is there; and as it is, with nothing given
+    solve     `bl.solve` with nothing given; it is there at the first evaluation that is (after 1, 2, 4, 8, ... steps)
     script    what a user would write instead: y in closed form, JAX's derivatives through the linear solve, a
               log-sum-exp made sharper three times, L-BFGS-B
     slsqp     min t subject to l_i(x) <= t, with the same losses; at most LIMIT seconds
@@ -155,7 +155,7 @@ def script(n: int, d: int, wanted: float, compiled: dict) -> dict[str, Any]:
     return {"first": first, "cpu": whole, "evaluations": len(seen), "ratio": min(w for w, _ in seen) / wanted}
 
 
-def solve(n: int, d: int, wanted: float, steps: int, every: int | None) -> dict[str, Any]:
+def solve(n: int, d: int, wanted: float, steps: int) -> dict[str, Any]:
     """One call of `bl.solve`."""
     train, outcome, validation, own = rows(n, d)
     began, seen = time.process_time(), []
@@ -168,7 +168,7 @@ def solve(n: int, d: int, wanted: float, steps: int, every: int | None) -> dict[
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         zeros = jnp.zeros(d)
-        result = bl.solve(problem, x=zeros, y=zeros, steps=steps, every=every, callback=keep, progress=False)
+        result = bl.solve(problem, x=zeros, y=zeros, steps=steps, callback=keep, progress=False)
     whole, data, judge = time.process_time() - began, moments(n, d), jax.jit(losses)
     true = lambda x: float(jnp.max(judge(x, data)))  # noqa: E731
     first = next(({"cpu": cpu, "evaluations": k} for k, x, cpu in seen if true(x) <= WITHIN * wanted), None)
@@ -180,14 +180,11 @@ def measure(case: str, method: str, wanted: float, steps: int) -> dict[str, Any]
     """Both calls of a method."""
     size, kept = CASES[case], {}
     call = {
-        "solve": lambda: solve(*size, wanted, steps, 1),
+        "solve": lambda: solve(*size, wanted, steps),
         "script": lambda: script(*size, wanted, kept),
         "slsqp": lambda: slsqp(*size, wanted),
     }[method]
-    found = {"case": case, "method": method, "target": wanted, "compiling": call(), "compiled": call()}
-    if method == "solve":  # and with nothing given at all
-        found |= {name: solve(*size, wanted, steps, None) for name in ("plain compiling", "plain compiled")}
-    return found
+    return {"case": case, "method": method, "target": wanted, "compiling": call(), "compiled": call()}
 
 
 def printed(found: dict[str, Any]) -> str:
@@ -198,8 +195,6 @@ def printed(found: dict[str, Any]) -> str:
         said += [f"{'never':>9} {'':>6}" if first is None else f"{first['cpu']:9.3f} {first['evaluations']:6}"]
         said += [f"{found[name]['cpu']:9.3f}"]
     said += [f"{found['compiled']['ratio']:9.4f}"]
-    if "plain compiled" in found:
-        said += [f"  every=None: {found['plain compiled']['cpu']:.3f} s, {found['plain compiled']['ratio']:.4f}"]
     return " ".join(said)
 
 

@@ -1,4 +1,4 @@
-"""The Python of the README and of the contributor's guide runs as printed."""
+"""The Python of the README, of the guide and of the contributor's page runs as printed."""
 
 import re
 from pathlib import Path
@@ -12,12 +12,15 @@ README = Path(__file__).parents[2] / "README.md"
 
 def test_readme_examples_run(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) >= 3
     names: dict = {}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
-    result = names["result"]
+    results = []
+    for page in (README, README.parent / "docs" / "guide.md"):  # which goes on from it
+        blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+        assert blocks
+        for block in blocks:
+            exec(compile(block, page.name, "exec"), names)
+        results += [names["result"]]
+    result = results[0]
     assert result.status == "converged"
     average = bl.Descent(weighting=bl.weightings.Average())
     usual = bl.solve(names["problem"], average, jnp.zeros(8), jnp.zeros(8), steps=2000, progress=False)
