@@ -1,15 +1,15 @@
-"""Makes docs/convergence.md of the lines that `run.py` writes.
+"""Makes docs/convergence.md of the lines that `run.py` writes and the times that `time_to_reference.py` writes.
 
-    python -m benchmarks.convergence.page after.jsonl
-    python -m benchmarks.convergence.page before.jsonl after.jsonl      # with a comparison
-    python -m benchmarks.convergence.page before.jsonl after.jsonl --tandem tandem-before.jsonl tandem-after.jsonl
+    python -m benchmarks.convergence.page
 
-Every figure on the page is computed here.
+Every figure on the page is computed here, from benchmarks/records: convergence.jsonl and convergence-times.json. Two of
+its sections are kept as they were written, from runs of the version before `Descent`: convergence-before.md and
+convergence-tandem.md.
 """
 
 from __future__ import annotations
 
-import argparse
+import importlib
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 PAGE = Path(__file__).parents[2] / "docs" / "convergence.md"
+RECORDS = Path(__file__).parents[1] / "records"
 OVER = {False: 1.05, True: 1.10}  # of the reference, by whether steps see batches
 DATA = {False: "all", True: "batches"}
 Line = dict[str, Any]
@@ -39,8 +40,8 @@ up to {draws} draws, in float64: does it end where it should? Steps see all the 
   reference. What the run reports is not used to judge it.
 - **Over**: the true worst loss at `result.x` is more than {over} times the reference ({over_batches} with batches), or
   not finite, or the run raised an error. **Best over**: the same of `result.best.x`.
-- **Elsewhere**: of the runs that are over, those whose certificate says that x is stationary: as far as slopes tell,
-  going as far again as x has come would gain less than 5 %. These are at other local solutions.
+- **Elsewhere**: of the runs that are over, those that end at another local solution: the reference's own solvers gain
+  less than 5 % when they start at that x.
 - **Over the start**: it is larger than where x started.
 - **Not finite**: it is infinite or NaN, or the run raised.
 - **Left**: (true - reference) / (start - reference), the median: what is left of the way, 0 at the reference.
@@ -53,17 +54,24 @@ up to {draws} draws, in float64: does it end where it should? Steps see all the 
 {described}
 """
 
-TANDEM = """
-Before, y and v moved along gradients: they followed x by their slowest direction, and one penalty that grew made all
-others slow. Now, where y has at most 24 numbers and rows are finite, they move along Newton's direction of a running
-mean of the batches' Hessians.
+TIMES = """
+## How long it takes
+
+README's problem with more tasks and more numbers in y, float64, one thread. CPU seconds until the worst loss is within
+1 % of the reference and to the end, with compiled programs and without. `solve` is `bl.solve` with nothing given, which
+is there at its first evaluation that is (after 1, 2, 4, 8, ... steps). `script` is what a user would write instead: y in
+closed form, derivatives through it, L-BFGS-B on a log-sum-exp that is made sharper three times. `slsqp` is SciPy's SLSQP
+on min t subject to l_i(x) <= t with the same losses. "At" counts steps, or evaluations of all losses.
+
 """
 
 TAIL = """
 ## Again
 
-    python -m benchmarks.convergence.run --draws {draws} --steps {steps} --batches {batches} --out results.jsonl
-    python -m benchmarks.convergence.page results.jsonl
+    records=benchmarks/records runs="--draws {draws} --steps {steps} --batches {batches}"
+    python -m benchmarks.convergence.run $runs --out $records/convergence.jsonl
+    python -m benchmarks.convergence.time_to_reference --out $records/convergence-times.json
+    python -m benchmarks.convergence.page
 
 The first can be stopped and goes on where it was. Data come from the folder that BILEVEL_DATA names, or from
 ../shared/data.
@@ -90,7 +98,7 @@ def over_start(line: Line) -> bool:
 
 
 def is_elsewhere(line: Line) -> bool:
-    return is_over(line) and bool(line.get("stationary"))
+    return is_over(line) and bool(line.get("solution"))
 
 
 def not_finite(line: Line) -> bool:
@@ -187,16 +195,39 @@ def told(title: str, lines: list[Line]) -> str:
     return f"\n## {title}\n\n" + "\n".join(said) + "\n\n" + table(lines) + "\n"
 
 
-def compared(title: str, before: list[Line], after: list[Line]) -> str:
-    """How many runs are over, before and after, of draws that both have."""
-    keys = [{(*kind(line), line["draw"]) for line in lines} for lines in (before, after)]
-    both = keys[0] & keys[1]
-    old, new = (grouped([line for line in lines if (*kind(line), line["draw"]) in both]) for lines in (before, after))
-    rows = [row(["family", "data", "steps given", "runs", "over, before", "over, after"]), f"|{'---|' * 6}"]
-    for (family, batches, steps), own in new.items():
-        counts = (str(sum(map(is_over, lines))) for lines in (old[family, batches, steps], own))
-        rows += [row([family, DATA[batches], f"{steps:,}", str(len(own)), *counts])]
-    return f"\n## {title}\n\n" + "\n".join(rows) + "\n"
+def before_and_after(before: str, lines: list[Line]) -> str:
+    """How many runs are over, before and after."""
+    cells = [[cell.strip() for cell in text.strip("| ").split("|")] for text in before.splitlines() if text[:1] == "|"]
+    old = {tuple(own[:3]): own[3:5] for own in cells[2:]}  # of family, data and steps: runs, over
+    rows = [row(["family", "data", "steps given", "over, before", "over, after"]), f"|{'---|' * 5}"]
+    for (family, batches, steps), own in grouped(lines).items():
+        runs, over = old.get((family, DATA[batches], f"{steps:,}"), ("", ""))
+        if runs:
+            now = f"{sum(map(is_over, own))} of {len(own)}"
+            rows += [row([family, DATA[batches], f"{steps:,}", f"{over} of {runs}", now])]
+    return "\n## Before and after\n\n" + "\n".join(rows) + "\n"
+
+
+def times(found: list[dict[str, Any]]) -> str:
+    """CPU seconds until a method is within 1 % of the reference, and to its end."""
+    head = [
+        "tasks x numbers of y",
+        "method",
+        "within 1 %",
+        "at",
+        "whole",
+        "within 1 %, compiling",
+        "whole, compiling",
+        "end / reference",
+    ]
+    rows = [row(head), f"|{'---|' * len(head)}"]
+    for own in found:
+        first, compiling = own["compiled"]["first"], own["compiling"]["first"]
+        cells = ["never", "-"] if first is None else [f"{first['cpu']:.3f}", str(first["evaluations"])]
+        cells += [f"{own['compiled']['cpu']:.3f}", "never" if compiling is None else f"{compiling['cpu']:.2f}"]
+        cells += [f"{own['compiling']['cpu']:.2f}", f"{own['compiled']['ratio']:.4f}"]
+        rows += [row([own["case"], own["method"], *cells])]
+    return TIMES + "\n".join(rows) + "\n"
 
 
 def several_solutions(lines: list[Line]) -> str:
@@ -209,53 +240,35 @@ def several_solutions(lines: list[Line]) -> str:
     return ", ".join(names) or "(none)"
 
 
-def page(files: list[list[Line]], tandem: list[list[Line]]) -> str:
-    """The whole page, of one file or of two, and of two of Tandem's runs."""
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
-    from benchmarks.convergence.families import FAMILIES, LOWER_BATCH, UPPER_BATCH
-
-    lines = files[-1]
+def page(lines: list[Line], measured: list[dict[str, Any]], before: str, tandem: str) -> str:
+    """The whole page."""
+    families = importlib.import_module("benchmarks.convergence.families")
     names = list(dict.fromkeys(line["family"] for line in lines))
     count = len({line["draw"] for line in lines})
-    listed = lambda batches: sorted({line["steps"] for line in lines if line["batches"] is batches})  # noqa: E731
-    described = "\n".join(
-        row([name, (FAMILIES[name].__doc__ or "").split("\n")[0].replace("|", "\\|")]) for name in names
-    )
+    listed = lambda batches: " ".join(map(str, sorted({line["steps"] for line in lines if line["batches"] is batches})))  # noqa: E731
+    first = lambda name: (families.FAMILIES[name].__doc__ or "").split("\n")[0].replace("|", "\\|")  # noqa: E731
     text = HEAD.format(
-        runs=len(lines),
+        runs=f"{len(lines):,}",
         families=len(names),
         draws=count,
-        lower=LOWER_BATCH,
-        upper=UPPER_BATCH,
+        lower=families.LOWER_BATCH,
+        upper=families.UPPER_BATCH,
         hard=several_solutions(lines),
         over=f"{OVER[False]:.2f}",
         over_batches=f"{OVER[True]:.2f}",
-        described=described,
+        described="\n".join(row([name, first(name)]) for name in names),
     )
-    if len(files) > 1:
-        text += compared("Before and after, of the draws that both were run on", *files)
-    if tandem:
-        text += compared("`bl.Tandem()`, which is recommended where rows are too many for Descent", *tandem) + TANDEM
-    text += told("The runs" if len(files) == 1 else "After", lines)
-    text += told("Before", files[0]) if len(files) > 1 else ""
-    steps = {batches: " ".join(map(str, listed(batches))) for batches in (False, True)}
-    return text + TAIL.format(draws=count, steps=steps[False], batches=steps[True])
+    text += before_and_after(before, lines) + f"\n{tandem}" + told("Now", lines) + times(measured) + f"\n{before}"
+    return text + TAIL.format(draws=count, steps=listed(False), batches=listed(True))
 
 
-def main() -> None:
-    """The command."""
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parse.add_argument("files", nargs="+", type=Path, help="one file of results, or those before and after")
-    parse.add_argument("--tandem", nargs=2, type=Path, default=[], help="results of --solver Tandem, before and after")
-    parse.add_argument("--out", type=Path, default=PAGE)
-    given = parse.parse_args()
-    if len(given.files) > 2:
-        parse.error("one file of results, or two")
-    given.out.write_text(page(*([read(path) for path in paths] for paths in (given.files, given.tandem))))
-    print(f"wrote {given.out}")
+def from_records() -> str:
+    """The page of the records."""
+    lines, measured = read(RECORDS / "convergence.jsonl"), json.loads((RECORDS / "convergence-times.json").read_text())
+    kept = [(RECORDS / f"convergence-{name}.md").read_text() for name in ("before", "tandem")]
+    return page(lines, measured, *kept)
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(from_records())
+    print(f"wrote {PAGE}")
