@@ -60,7 +60,7 @@ TIMES = """
 README's problem with more tasks and more numbers in y, float64, one thread. CPU seconds until the worst loss is within
 1 % of the reference and to the end, with compiled programs and without.
 
-- `solve` is `bl.solve` with nothing given, which is there at its first evaluation that is (after 1, 2, 4, 8, ... steps).
+- `solve` is `bl.solve` with nothing given, there at its first evaluation that is (after 1, 2, 4, ... steps).
 - `script` is what a user would write instead: y in closed form, derivatives through it, L-BFGS-B on a log-sum-exp that
   is made sharper three times.
 - `slsqp` is SciPy's SLSQP on min t subject to l_i(x) <= t with the same losses.
