@@ -20,11 +20,7 @@ from bilevel.estimators.learning import FOLDS, Learner, Learnt, RunSettings
 from bilevel.estimators.networks import InitialNetwork, Shared
 from bilevel.estimators.objectives import INTERCEPT, strengths
 from bilevel.estimators.rows import EVALUATED, PARTS, UNKNOWN, Shares, WeightedRows, parted, standard
-from bilevel.weightings.base import Weighting
-from bilevel.weightings.baselines import Regret
-from bilevel.weightings.cvar import CVaR
-from bilevel.weightings.noise import Shrunk
-from bilevel.weightings.task_groups import Folds
+from bilevel.weightings import CVaR, Folds, Regret, Shrunk, Weighting
 
 FEW, ROWS = 3.0, 10.0  # rows that take a head half the way from the centre to its own fit, with the initial penalty
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)

@@ -18,19 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from bilevel import GDA, MinMaxProblem, Problem, Result, Tandem, Task, solve
 from bilevel._core.module import leaf, part
-from bilevel._run.solving import solve
 from bilevel.estimators.networks import Shared, padded
 from bilevel.estimators.objectives import Batch, SolvedHeads, SquaredLoss, head_losses
 from bilevel.estimators.rows import CHUNK, EVALUATED, PARTS, WeightedRows
 from bilevel.lower import Gradient
-from bilevel.problem.minmax import MinMaxProblem
-from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.problem.sources import Ragged
-from bilevel.problem.task import Task
-from bilevel.results.result import Result, Stored
-from bilevel.solvers import GDA, Tandem
-from bilevel.weightings.base import Weighting
+from bilevel.results.result import Stored
+from bilevel.weightings import Weighting
 
 NUMBERS = 2**27  # inputs of all tasks at most, if each had as many rows as the longest, as whole losses need them
 FEWEST = 64  # rows of a task that may be used whatever NUMBERS says
@@ -136,7 +132,9 @@ class Learner:
             found[np.append(self.shared.used, -1), : self.centre.shape[1]] = self.centre
         return found
 
-    def _run(self, problem: BaseProblem, solver: Any, more: dict[str, Any], settings: RunSettings) -> Learnt:
+    def _run(
+        self, problem: Problem | MinMaxProblem, solver: Any, more: dict[str, Any], settings: RunSettings
+    ) -> Learnt:
         x = {"network": self.shared.x, "penalty": jnp.asarray(self.penalty, jnp.float32), **more}
         x |= {"centre": jnp.asarray(self._first())} if self._centred else {}
         best = BestIterate(settings.patience)

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bilevel import Baselines, Result
 from bilevel._core.averages import mean
 from bilevel.results.history import History
 from bilevel.results.plots.panels import over_steps, spread
-from bilevel.results.result import Result
-from bilevel.weightings.baselines import Baselines, WorstRegret
+from bilevel.weightings.baselines import WorstRegret
 
 # The rows that losses are measured on, in the order of columns, and the attribute of an iterate that holds them.
 ROLES = {"validation": "losses", "selection": "selection_losses", "test": "test_losses"}

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bilevel import Result
 from bilevel.diagnostics.certificate import Certificate
 from bilevel.report.subject import ROLES, Band, Frame, Subject, shortened, thinned
-from bilevel.results.result import Result
 from bilevel.weightings.baselines import WorstRegret
 
 TASKS = 100  # rows of the table of tasks

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 
-from bilevel import solvers
+from bilevel import Cost, cost, solvers
 from bilevel._core.module import field_names
 from bilevel._core.schedules import Rate
 from bilevel._core.values import plain, suggestion
-from bilevel.diagnostics.costs import Cost, cost
 from bilevel.solvers._base.solver import Card
 from bilevel.studies.problems import random_quadratics
 

@@ -20,16 +20,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from bilevel import Baselines, Checkpoint, Problem, Result, Solver
 from bilevel._core import documents
 from bilevel._core.averages import mean
 from bilevel._core.files import check_component, read_regular, write_whole
-from bilevel._run.checkpoints import Checkpoint
 from bilevel.hypergradients.upper import Point
-from bilevel.problem.problem import Problem
-from bilevel.results.result import Result
-from bilevel.solvers._base.solver import Solver
 from bilevel.studies.problems import Ready
-from bilevel.weightings.baselines import Baselines
 
 SEEDS = 10
 SEED = re.compile(r"seed-(0|[1-9][0-9]{0,18})\.csv")

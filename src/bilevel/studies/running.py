@@ -15,19 +15,16 @@ from typing import Any, NamedTuple
 
 import jax
 
+from bilevel import Problem, Result, divergence
 from bilevel._run.checkpoint_writer import Passing, opened
 from bilevel._run.compiling import compile_cache
-from bilevel._run.divergence import Stop
 from bilevel._run.driver import run_one
 from bilevel._run.identity import DifferentRunError
 from bilevel._run.progress import Bar, Quiet, bar
 from bilevel._run.run import Run
-from bilevel._run.run_state import CALLBACK_FAILED
 from bilevel._run.stopping import noticed
 from bilevel.diagnostics.points import read_point
-from bilevel.problem.problem import Problem
 from bilevel.results.history import Iterate
-from bilevel.results.result import Result
 from bilevel.studies.records import Experiment, Method, Probe, Record, RecordFiles, Records
 
 PROBED = "min-max"  # the method that probes look at
@@ -58,7 +55,7 @@ class Stage(NamedTuple):
         ready, solver = experiment.start(seed, self.variant), experiment.methods[self.variant][method]
         every = max(1, experiment.steps // experiment.evaluations)
         # As the paper measures: losses at the y of the steps; and no rate is lowered when a run diverges.
-        options: Any = {"on_divergence": Stop(), "fitted": False}
+        options: Any = {"on_divergence": divergence.Stop(), "fitted": False}
         return Run(ready.problem, solver, ready.x, experiment.y, seed, experiment.steps, every, **options)
 
 
@@ -205,7 +202,7 @@ def _probed(run: Run, probe: Probe, shown: Bar, halt: threading.Event) -> Done:
             found[evaluation["step"]] = probe(problem, read_point("probe", problem, iterate))
 
     result = _make(dataclasses.replace(run, callback=look), shown, halt)
-    if result.status == CALLBACK_FAILED:  # the probe failed, and the run leaves no record
+    if result.status == "callback failed":  # the probe failed, and the run leaves no record
         raise RuntimeError(result.message)
     return Done(result, found)
 

@@ -10,14 +10,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from bilevel import MORBiT, Solver, recommended
 from bilevel import solvers as exported
 from bilevel._core.values import suggestion
 from bilevel.hypergradients import Unrolled
 from bilevel.problem import initial_point
-from bilevel.problem.problem import BaseProblem
-from bilevel.solvers import MORBiT
-from bilevel.solvers._base.solver import Solver
-from bilevel.solvers.recommendation import recommended
 from bilevel.studies.catalogue import find
 from bilevel.studies.datasets import fashion_pairs, letter_pairs, sinusoids
 from bilevel.studies.paper import experiments
@@ -29,6 +26,7 @@ from bilevel.studies.problems import (
     representation,
     sinusoid_regression,
 )
+from bilevel.studies.problems.closed_form import AnyProblem
 from bilevel.studies.records import Experiment, Reference
 from bilevel.weightings import SimplexAscent
 
@@ -102,7 +100,7 @@ def benchmark(name: str) -> Experiment:
     raise ValueError(f"compare(problem={name!r}): {known.rstrip()}")
 
 
-def own_benchmark(problem: BaseProblem, x: Any, y: Any) -> Experiment:
+def own_benchmark(problem: AnyProblem, x: Any, y: Any) -> Experiment:
     """A benchmark of a user's problem. Its name is a fingerprint, by which finished runs are found again."""
     ready = Ready(problem, x)
     name = f"problem-{fingerprint(ready, y)}"
@@ -174,7 +172,7 @@ def all_solvers() -> dict[str, Solver]:
     return {name: robust(solver()) for name, solver in every.items() if solver.card.problem == "bilevel"}
 
 
-def recommended_for(problem: BaseProblem) -> Recommended:
+def recommended_for(problem: AnyProblem) -> Recommended:
     """The recommended solver among those with rates, which a comparison tunes or leaves automatic."""
     solver = recommended(problem)
     if not solver.has_chosen_rates:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jax.typing import ArrayLike
 
+from bilevel import Baselines, Problem, Solver
 from bilevel._core import pytrees, values
 from bilevel.diagnostics.costs import DivergedError
 from bilevel.problem import initial_point
-from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.results.findings.finding import Finding
-from bilevel.solvers._base.solver import Solver
 from bilevel.studies.comparison import figure
 from bilevel.studies.comparison.benchmarks import (
     OPTIMA,
@@ -41,9 +40,9 @@ from bilevel.studies.comparison.candidates import (
     write_tables,
 )
 from bilevel.studies.comparison.runner import TUNING_SEED, Budget, Grid, OverBudgetError, Runner, tunable, tuned_on
+from bilevel.studies.problems.closed_form import AnyProblem
 from bilevel.studies.records import Experiment, MemoryRecords, RecordFiles
-from bilevel.weightings.base import Weighting
-from bilevel.weightings.baselines import Baselines, values_of
+from bilevel.weightings import Weighting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -128,7 +127,7 @@ GRID = Grid()
 
 
 def compare(
-    problem: str | BaseProblem,
+    problem: str | AnyProblem,
     x: Any = None,
     y: Any = None,
     *,
@@ -297,13 +296,13 @@ def _ways(runner: Runner, name: str, solver: Solver, wanted: _Wanted) -> list[_W
     return found
 
 
-def benchmark_of(problem: str | BaseProblem, x: Any, y: Any) -> Experiment:
+def benchmark_of(problem: str | AnyProblem, x: Any, y: Any) -> Experiment:
     """The benchmark of a name, or of a user's problem."""
     if isinstance(problem, str):
         if x is not None or y is not None:
             raise ValueError("compare(x=..., y=...) goes with a problem of yours: a named one has its own.")
         return benchmark(problem)
-    if not isinstance(problem, BaseProblem):
+    if not isinstance(problem, AnyProblem):
         raise TypeError(f"compare(problem=...) got {type(problem).__name__}: it needs a name or a bl.Problem.")
     if x is None:
         raise ValueError("compare(x=None): it needs where x starts.")
@@ -326,7 +325,7 @@ def with_baselines(where: Experiment, problem: Any, baselines: Any, solvers: Map
     elif isinstance(baselines, Baselines) and baselines.names:
         found = baselines.array(problem)
     else:
-        found = values_of(baselines)
+        found = baselines.values if isinstance(baselines, Baselines) else baselines
         values.one_per_task("baselines", found, len(names), of="compare")
     if found is None:
         return where
@@ -361,7 +360,7 @@ def check_automatic(automatic: Sequence[str] | None, solvers: Mapping[str, Solve
             raise ValueError(f"compare(automatic=...) names {name!r}, which chooses no rates.")
 
 
-def check_counted(calls: float | None, problem: BaseProblem) -> None:
+def check_counted(calls: float | None, problem: AnyProblem) -> None:
     """Refuses a budget in calls for problems on which they are not counted."""
     if calls is not None and not isinstance(problem, Problem):
         kind = type(problem).__name__

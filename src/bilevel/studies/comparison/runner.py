@@ -16,15 +16,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from bilevel import Problem, Solver
 from bilevel._core.module import field_names
 from bilevel._core.schedules import Rate
 from bilevel._run.driver import run_one
 from bilevel._run.progress import Quiet
 from bilevel._run.run import Run
-from bilevel._run.run_state import INTERRUPTED
 from bilevel.diagnostics.costs import DivergedError, RunCost, RunCounter
-from bilevel.problem.problem import Problem
-from bilevel.solvers._base.solver import Solver
 from bilevel.studies.catalogue import GivenRates, has_weights_rate, rates_of, with_rates
 from bilevel.studies.comparison.benchmarks import PAPER, recommended_for
 from bilevel.studies.comparison.candidates import AS_GIVEN, AUTOMATIC, EVALUATIONS, Candidate, Profile, Used, typical
@@ -267,7 +265,7 @@ def seconds_a_step(run: Run) -> float:
     def took(steps: int) -> float:
         began = time.perf_counter()
         result = run_one(dataclasses.replace(run, steps=steps, every=steps), Quiet())
-        if result.status == INTERRUPTED:  # Ctrl-C stops the whole comparison
+        if result.status == "interrupted":  # Ctrl-C stops the whole comparison
             raise KeyboardInterrupt
         return time.perf_counter() - began
 

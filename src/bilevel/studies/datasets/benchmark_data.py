@@ -33,10 +33,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel import Generator, Task
 from bilevel._core import values
 from bilevel._core.files import open_regular, write_whole
-from bilevel.problem.sources import Generator
-from bilevel.problem.task import Task
 
 # ------------------------------------------------------------------ FashionMNIST
 

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from bilevel import Task
 from bilevel._core import pytrees, values
-from bilevel.problem.task import Task
 
 Shares = Mapping[str, Fraction]  # of each part that there is; they sum to 1
 

@@ -16,14 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
+from bilevel import MORBiT, Results, plot
 from bilevel._core import values
 from bilevel._run.parallel_runs import run_all
 from bilevel._run.progress import bar
 from bilevel._run.run import Run
 from bilevel.hypergradients import Tracked
-from bilevel.results.plots import plot
-from bilevel.results.results import Results
-from bilevel.solvers import MORBiT
 from bilevel.studies.datasets import letter_pairs
 from bilevel.studies.paper.claims import ROUNDS, evaluate_claims
 from bilevel.studies.paper.experiments import PARTS, VARIANTS

@@ -18,17 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from bilevel import Info, MORBiT, PerTask, Problem, Solver, State, Task
 from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel.lower.steps import Replay, descend, draw_steps, first_of, steps_of
 from bilevel.problem.group import UpperSample
-from bilevel.problem.per_task import PerTask, fields_of, for_tasks
-from bilevel.problem.problem import Problem
+from bilevel.problem.per_task import fields_of, for_tasks
 from bilevel.problem.sources import Sample
-from bilevel.problem.task import Task
-from bilevel.solvers._base.solver import Solver
-from bilevel.solvers._base.state import Info, State
-from bilevel.solvers.morbit import MORBiT
 from bilevel.studies.problems.models import sincos
 from bilevel.studies.problems.networks import MLP, Loss, softmax_cross_entropy_twice, uniform
 

@@ -12,13 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bilevel import Generator, MinMaxProblem, MultiBlockProblem, Problem, Task, constraints
 from bilevel._core.values import number, whole
-from bilevel.problem.constraints import Box, NonNegative
-from bilevel.problem.minmax import MinMaxProblem
-from bilevel.problem.multiblock import MultiBlockProblem
-from bilevel.problem.problem import Problem
-from bilevel.problem.sources import Generator
-from bilevel.problem.task import ROLES, Task, TaskStack
+from bilevel.problem.task import ROLES, TaskStack
 from bilevel.studies.problems.closed_form import Ready
 
 Shared = dict[str, jax.Array]  # x: bandwidth and penalty
@@ -89,7 +85,7 @@ def hyperparameters(
     losses = _fourier_losses(frequencies, d, seed, str(jnp.asarray(first).dtype))
     W = losses.W
     tasks = [dataclasses.replace(task, y=jnp.zeros(2 * frequencies, W.dtype)) for task in tasks]
-    problem = Problem(losses.upper, losses.lower, tasks, NonNegative(), lower_batch, upper_batch)
+    problem = Problem(losses.upper, losses.lower, tasks, constraints.NonNegative(), lower_batch, upper_batch)
     x = {"bandwidth": jnp.full(d, bandwidth, W.dtype), "penalty": jnp.full(2 * frequencies, penalty, W.dtype)}
     return Ready(problem, x)
 
@@ -255,7 +251,7 @@ def auc(
         model.lower,
         own,
         dual=jnp.zeros((), dtype),
-        dual_constraint=Box(-reach, reach),
+        dual_constraint=constraints.Box(-reach, reach),
         lower_batch=lower_batch,
         upper_batch=upper_batch,
     )

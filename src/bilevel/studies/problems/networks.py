@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,18 +13,12 @@ import numpy as np
 import optax
 from jax.typing import DTypeLike
 
+from bilevel import Generator, MinMaxProblem, Problem, Task, constraints, minmax
 from bilevel._core import pytrees
 from bilevel._core.values import is_whole, number, whole
 from bilevel.problem import initial_point
-from bilevel.problem.minmax import Adapted, MinMaxProblem
-from bilevel.problem.problem import Problem
-from bilevel.problem.sources import Generator
-from bilevel.problem.task import Task
 from bilevel.studies.problems.closed_form import Ready
 from bilevel.studies.problems.models import check_callable, check_classes, listed
-
-if TYPE_CHECKING:
-    from bilevel.problem.constraints import Constraint
 
 Network = Callable[[Any, jax.Array], jax.Array]  # (x, inputs) -> features, one row each
 Layers = list[Any]  # x of an MLP: one matrix a layer, or one dict of a matrix and a vector
@@ -267,7 +261,7 @@ def maml(
     lr: float,
     steps: int = 1,
     batch: int | None = None,
-    constraint: Constraint | None = None,
+    constraint: constraints.Constraint | None = None,
 ) -> Ready[MinMaxProblem, X]:
     """Task-robust meta-learning: a start x from which every task, even the worst, learns in one step or a few.
 
@@ -287,4 +281,4 @@ def maml(
         batch: rows per step and task, of each kind; None = all.
         constraint: the set of x, from `bl.constraints`; None = unconstrained.
     """
-    return Ready(MinMaxProblem(loss, tasks, constraint, batch, Adapted(lr, steps)), x)
+    return Ready(MinMaxProblem(loss, tasks, constraint, batch, minmax.Adapted(lr, steps)), x)
