@@ -8,6 +8,7 @@ end it is fitted to all rows, with the same q on its distance from what the run 
 from __future__ import annotations
 
 import abc
+import dataclasses
 import itertools
 from typing import Any, NamedTuple
 
@@ -38,24 +39,24 @@ class LearningTarget(NamedTuple):
     aligned: bool  # whether a column is the same class in all tasks, so that heads can have a centre
 
 
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class Fitting(abc.ABC):
-    """The steps of a fit, and their order."""
+    """The steps of a fit, and their order; its fields are the parameters that all estimators have."""
 
-    # Parameters that all estimators have.
-    weighting: Any
-    centre: bool
-    linear: bool
-    cross_fit: bool
-    shrink: bool
-    penalty: float | None
-    learning_rate: float
-    max_iter: int
-    patience: int | None
-    validation_fraction: float
-    selection_fraction: float
-    smallest: int
-    random_state: Any
-    verbose: bool
+    weighting: Any = "min-max"
+    centre: bool = True
+    linear: bool = True
+    cross_fit: bool = True
+    shrink: bool = True
+    penalty: float | None = None
+    learning_rate: float = 2e-3
+    max_iter: int = 500
+    patience: int | None = 20
+    validation_fraction: float = 0.2
+    selection_fraction: float = 0.2
+    smallest: int = 20
+    random_state: Any = None
+    verbose: bool = False
 
     _stratify = False
     _factors = FACTORS  # of the penalty: the candidates after the run
