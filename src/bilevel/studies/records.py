@@ -16,7 +16,7 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -183,36 +183,8 @@ def _regrets(rows: str, losses: np.ndarray, known: Baselines) -> dict[str, np.nd
     }
 
 
-class Records(Protocol):
-    """A store of finished runs. Runs end in several threads."""
-
-    def has(self, experiment: Experiment, variant: str, method: Method, seed: int) -> bool:
-        """Whether this run is finished, with these settings."""
-        ...
-
-    def keep(self, experiment: Experiment, variant: str, method: Method, seed: int, record: Record) -> None:
-        """Keeps a finished run."""
-        ...
-
-    def under_way(self, experiment: Experiment, variant: str, method: Method, seed: int) -> Checkpoint | None:
-        """The checkpoint of a run that is not finished; None = it is not kept."""
-        ...
-
-    def read(self, experiment: Experiment, variant: str, method: Method) -> dict[int, Record]:
-        """The finished runs of one method by seed."""
-        ...
-
-    def keep_facts(self, name: str, facts: Mapping[str, str | float]) -> None:
-        """Keeps other measured numbers under a name."""
-        ...
-
-    def read_facts(self, name: str) -> dict[str, str | float]:
-        """The numbers that `keep_facts` kept; empty if there are none."""
-        ...
-
-
 class MemoryRecords:
-    """Finished runs in memory."""
+    """Finished runs in memory. Runs end in several threads."""
 
     def __init__(self) -> None:
         self.runs: dict[str, dict[int, Record]] = {}
@@ -252,7 +224,7 @@ class RecordFiles:
 
     SETTINGS is a digest of what the runs depend on (see settings.json there). Runs of other settings, such as quick
     ones, have folders beside it, and nothing finished is ever deleted. The folder seed-0.unfinished has the checkpoint
-    of a run until it is finished. These are `Records`.
+    of a run until it is finished.
     """
 
     def __init__(self, folder: Path):
@@ -328,6 +300,9 @@ class RecordFiles:
             return []
         header, *rows = _csv_rows(file)
         return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+Records = MemoryRecords | RecordFiles  # a store of finished runs
 
 
 def _read_record(path: Path) -> Record:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from bilevel import Problem, Result, divergence
+from bilevel import Checkpoint, Problem, Result, divergence
 from bilevel._run.checkpoint_writer import Passing, opened
 from bilevel._run.compiling import compile_cache
 from bilevel._run.driver import run_one
@@ -66,17 +66,8 @@ class Made(NamedTuple):
     record: Record
 
 
-class Done(NamedTuple):
-    """The result of a run, and what its probe measured, by step."""
-
-    result: Result
-    probed: dict[int, float]
-
-
 # Makes runs elsewhere, and yields each as it ends.
-Maker = Callable[[Stage, Sequence[tuple[int, Method]]], Iterable[tuple[int, Method, "Made"]]]
-
-
+Maker = Callable[[Stage, Sequence[tuple[int, Method]]], Iterable[tuple[int, Method, Made]]]
 _MAKER: ContextVar[Maker | None] = ContextVar("maker", default=None)
 
 
@@ -147,27 +138,29 @@ def _compile(stage: Stage, seed: int, method: Method) -> None:
 def _one(stage: Stage, seed: int, method: Method, records: Records, shown: Bar, halt: threading.Event) -> str:
     if halt.is_set():
         return "interrupted"
-    probe = stage.experiment.probe.get(stage.variant) if method == PROBED else None
-    made = (
-        _kept(stage, seed, method, records, shown, halt)
-        if probe is None
-        else _probed(stage.run(seed, method), probe, shown, halt)
-    )
-    return _keep(stage, seed, method, _recorded(stage, made), records)
+    under_way = records.under_way(stage.experiment, stage.variant, method, seed)
+    return _keep(stage, seed, method, _made(stage, seed, method, under_way, shown, halt), records)
 
 
 def make(stage: Stage, seed: int, method: Method) -> Made:
     """Makes one run from its beginning, for `made_by`."""
-    run, probe, halt = stage.run(seed, method), None, threading.Event()
-    if method == PROBED:
-        probe = stage.experiment.probe.get(stage.variant)
     with compile_cache():
-        done = Done(run_one(run, Quiet(), halt), {}) if probe is None else _probed(run, probe, Quiet(), halt)
-    return _recorded(stage, done)
+        return _made(stage, seed, method, None, Quiet(), threading.Event())
 
 
-def _recorded(stage: Stage, done: Done) -> Made:
-    experiment, (result, probed) = stage.experiment, done
+def _made(
+    stage: Stage, seed: int, method: Method, under_way: Checkpoint | None, shown: Bar, halt: threading.Event
+) -> Made:
+    """Makes one run. It resumes from a checkpoint unless it has a probe, whose numbers no checkpoint holds."""
+    experiment, run = stage.experiment, stage.run(seed, method)
+    probed: dict[int, float] = {}
+    probe = experiment.probe.get(stage.variant) if method == PROBED else None
+    if probe is None:
+        result = _resumed(dataclasses.replace(run, checkpoint=under_way, resume=under_way is not None), shown, halt)
+    else:
+        result = run_one(dataclasses.replace(run, callback=_callback(run, probe, probed)), shown, halt)
+        if result.status == "callback failed":  # the probe failed, and the run leaves no record
+            raise RuntimeError(result.message)
     record = Record.of(result, experiment.seen, probed, experiment.baselines).thinned(stage.thinning)
     return Made(result.status, record)
 
@@ -178,38 +171,28 @@ def _keep(stage: Stage, seed: int, method: Method, made: Made, records: Records)
     return made.status
 
 
-def _kept(stage: Stage, seed: int, method: Method, records: Records, shown: Bar, halt: threading.Event) -> Done:
-    """A run that resumes from its checkpoint."""
-    under_way = records.under_way(stage.experiment, stage.variant, method, seed)
-    run = dataclasses.replace(stage.run(seed, method), checkpoint=under_way, resume=under_way is not None)
+def _resumed(run: Run, shown: Bar, halt: threading.Event) -> Result:
+    """Goes on with a run. If the checkpoint is of another version of the experiment, the run begins again."""
     try:
-        return Done(_make(run, shown, halt), {})
-    except DifferentRunError:  # the checkpoint is of another version of the experiment: begin again
-        assert under_way is not None
-        shutil.rmtree(under_way.path)
-        return Done(_make(run, shown, halt), {})
+        with opened([run], Passing) as keepers:
+            return run_one(run, shown, halt, keepers[0])
+    except DifferentRunError:
+        assert run.checkpoint is not None
+        shutil.rmtree(run.checkpoint.path)
+        return _resumed(run, shown, halt)
 
 
-def _probed(run: Run, probe: Probe, shown: Bar, halt: threading.Event) -> Done:
-    """A run with a probe. No checkpoint holds what it measured, so an interrupted run begins again."""
+def _callback(run: Run, probe: Probe, probed: dict[int, float]) -> Callable[[dict[str, Any]], None]:
+    """A callback that writes what the probe measures into `probed`, by step."""
     assert isinstance(run.problem, Problem)
-    problem, found = run.problem, {}
-    due = {round(share * run.steps) for share in PROBES}
+    problem, due = run.problem, {round(share * run.steps) for share in PROBES}
 
     def look(evaluation: dict[str, Any]) -> None:
         if evaluation["step"] in due:
             iterate = Iterate(evaluation["x"], evaluation["y"], evaluation["weights"], evaluation["validation"], None)
-            found[evaluation["step"]] = probe(problem, read_point("probe", problem, iterate))
+            probed[evaluation["step"]] = probe(problem, read_point("probe", problem, iterate))
 
-    result = _make(dataclasses.replace(run, callback=look), shown, halt)
-    if result.status == "callback failed":  # the probe failed, and the run leaves no record
-        raise RuntimeError(result.message)
-    return Done(result, found)
-
-
-def _make(run: Run, shown: Bar, halt: threading.Event) -> Result:
-    with opened([run], Passing) as keepers:
-        return run_one(run, shown, halt, keepers[0])
+    return look
 
 
 def seconds_of(stage: Stage, records: RecordFiles) -> float:
