@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -127,29 +127,20 @@ def _code(function: Any) -> bytes:
     return type(function).__qualname__.encode() if code is None else code.co_code + repr(code.co_consts).encode()
 
 
-class Selection(NamedTuple):
-    """The solvers to compare, and whether the paper's own run is among them."""
+def choose(
+    solvers: Sequence[str] | Mapping[str, Solver] | None, benchmark: Experiment
+) -> tuple[dict[str, Solver], bool]:
+    """The solvers that a user chose, and whether the paper's own run is among them.
 
-    solvers: dict[str, Solver]
-    paper: bool
-
-
-class Recommended(NamedTuple):
-    """The solver that we recommend for a problem, and its name."""
-
-    name: str
-    solver: Solver
-
-
-def choose(solvers: Sequence[str] | Mapping[str, Solver] | None, benchmark: Experiment) -> Selection:
-    """The solvers that a user chose: by name they become min-max methods, objects run as they are given."""
+    Solvers chosen by name become min-max methods; objects run as they are given.
+    """
     if solvers is None:
-        return Selection(all_solvers(), benchmark.reference is not None)
+        return all_solvers(), benchmark.reference is not None
     if isinstance(solvers, Mapping) and solvers:
         for name, solver in solvers.items():
             if not isinstance(solver, Solver):
                 raise TypeError(f"compare(solvers=...): {name!r} is {solver!r}; it needs a solver object.")
-        return Selection(dict(solvers), False)
+        return dict(solvers), False
     named = isinstance(solvers, Sequence) and not isinstance(solvers, str) and len(solvers) > 0
     if not named or not all(isinstance(name, str) for name in solvers):
         raise ValueError(f"compare(solvers={solvers!r}): it needs a list of names, or a dict of solvers by label.")
@@ -158,7 +149,7 @@ def choose(solvers: Sequence[str] | Mapping[str, Solver] | None, benchmark: Expe
         raise ValueError(
             f"compare(solvers=...): the paper does not have {benchmark.name!r}, only {has}: leave out 'paper'."
         )
-    return Selection(by_name([name for name in solvers if name != "paper"]), "paper" in solvers)
+    return by_name([name for name in solvers if name != "paper"]), "paper" in solvers
 
 
 def by_name(names: Sequence[str]) -> dict[str, Solver]:
@@ -172,12 +163,12 @@ def all_solvers() -> dict[str, Solver]:
     return {name: robust(solver()) for name, solver in every.items() if solver.card.problem == "bilevel"}
 
 
-def recommended_for(problem: AnyProblem) -> Recommended:
+def recommended_for(problem: AnyProblem) -> Solver:
     """The recommended solver among those with rates, which a comparison tunes or leaves automatic."""
     solver = recommended(problem)
     if not solver.has_chosen_rates:
         solver = exported.Tandem() if problem.is_stochastic else exported.MORBiT()
-    return Recommended(type(solver).__name__, solver)
+    return solver
 
 
 def robust(solver: Any) -> Solver:

@@ -161,26 +161,27 @@ LOSSES = tuple(f"{what}_{rows}" for rows in ("validation", "selection", "test") 
 TableRow = dict[str, str | float]
 
 
-class RowRanks(NamedTuple):
-    """A solver's rank, its rank by test rows, and the rank of the first solver."""
-
-    own: Rank | None
-    test: Rank | None
-    first: Rank | None
-
-
-def table_row(candidate: Candidate, ranks: RowRanks, target: float) -> TableRow:
+def table_row(
+    candidate: Candidate, rank: Rank | None, test_rank: Rank | None, first: Rank | None, target: float
+) -> TableRow:
     """One solver: means and standard deviations over its runs, and the mean calls and seconds of those at the target.
 
     Losses of diverged runs count as infinite: the median then replaces the mean, and there is no deviation.
+
+    Args:
+        candidate: the solver.
+        rank: its rank.
+        test_rank: its rank by test rows.
+        first: the rank of the first solver.
+        target: the loss to which calls and seconds are counted.
     """
     own, nan = candidate.profile, float("nan")
     found: TableRow = {"solver": candidate.name, "rates": candidate.rates, "at_edge": ", ".join(candidate.edges)}
     found |= {"steps": candidate.steps, "ranked_by": candidate.ranked_by}
-    for name, rank in {"rank": ranks.own, "test_rank": ranks.test}.items():
-        place = (nan, nan, nan) if rank is None else rank
+    for name, known in {"rank": rank, "test_rank": test_rank}.items():
+        place = (nan, nan, nan) if known is None else known
         found |= dict(zip((name, f"{name}_low", f"{name}_high"), place, strict=True))
-    tied = ranks.own is not None and ranks.first is not None and ranks.own.ties(ranks.first)
+    tied = rank is not None and first is not None and rank.ties(first)
     found["ties_with_first"] = float(tied)
     found |= _losses(candidate)
     steps = np.array([reached(record, target) for record in candidate.runs.values()])

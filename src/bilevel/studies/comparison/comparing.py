@@ -30,7 +30,6 @@ from bilevel.studies.comparison.candidates import (
     AUTOMATIC,
     Candidate,
     Rank,
-    RowRanks,
     TableRow,
     ranked,
     table_findings,
@@ -94,7 +93,7 @@ class Comparison:
         ranks, known = self.ranks, self.baselines
         first = next((rank for rank in ranks if rank is not None), None)
         return [
-            table_row(candidate, RowRanks(rank, test, first), self.target)
+            table_row(candidate, rank, test, first, self.target)
             | ({} if known is None else table_regrets(candidate, known.names))
             for candidate, rank, test in zip(self.candidates, ranks, self.test_ranks, strict=True)
         ]
@@ -188,23 +187,23 @@ def compare(
     """
     where = benchmark_of(problem, x, y)
     check_numbers(calls, seconds, seeds, grid, target)
-    chosen = choose(solvers, where)
-    check_automatic(automatic, chosen.solvers)
-    where = with_baselines(where, problem, baselines, chosen.solvers)
-    folder = folder_of(out, where, chosen.solvers)
+    chosen, with_paper = choose(solvers, where)
+    check_automatic(automatic, chosen)
+    where = with_baselines(where, problem, baselines, chosen)
+    folder = folder_of(out, where, chosen)
     where.require()
     ready = where.start(TUNING_SEED, "")
     check_counted(calls, ready.problem)
     records = MemoryRecords() if folder is None else RecordFiles(folder)
     runner = Runner(where, ready, records, range(seeds), Budget(calls, seconds), progress, say)
-    ran = _run(runner, chosen.solvers, _Wanted(solvers is not None, grid, automatic))
-    paper = [runner.paper()] if chosen.paper else []
-    candidates = sorted(paper + ran.candidates, key=lambda candidate: candidate.order)
+    ran, skipped = _run(runner, chosen, _Wanted(solvers is not None, grid, automatic))
+    paper = [runner.paper()] if with_paper else []
+    candidates = sorted(paper + ran, key=lambda candidate: candidate.order)
     if not candidates:
-        name, why = next(iter(ran.skipped.items()))
+        name, why = next(iter(skipped.items()))
         raise ValueError(f"compare(problem=...): there is no solver to run. {name}: {why}")
     goal = default_target(candidates) if target is None else float(target)
-    found = Comparison(where.title, candidates, ran.skipped, goal, OPTIMA.get(where.name), where.baselines)
+    found = Comparison(where.title, candidates, skipped, goal, OPTIMA.get(where.name), where.baselines)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         found.write(folder)
@@ -228,29 +227,23 @@ class _Wanted(NamedTuple):
     automatic: Sequence[str] | None
 
 
-class _Outcome(NamedTuple):
-    """The solvers that ran, and why others did not."""
-
-    candidates: list[Candidate]
-    skipped: dict[str, str]
-
-
-def _run(runner: Runner, solvers: Mapping[str, Solver], wanted: _Wanted) -> _Outcome:
-    """Runs the solvers that can run. Others are left out, or raise if the user named them."""
-    ran = _Outcome([], {})
+def _run(runner: Runner, solvers: Mapping[str, Solver], wanted: _Wanted) -> tuple[list[Candidate], dict[str, str]]:
+    """Runs the solvers that can run. Others are left out, with the reason, or raise if the user named them."""
+    candidates: list[Candidate] = []
+    skipped: dict[str, str] = {}
     # Check all of them first: runs may take hours.
-    able = {name: solver for name, solver in solvers.items() if _is_able(runner, name, solver, wanted, ran.skipped)}
+    able = {name: solver for name, solver in solvers.items() if _is_able(runner, name, solver, wanted, skipped)}
     for name, solver in able.items():
         for way in _ways(runner, name, solver, wanted):
             try:
-                ran.candidates.append(way.run())
+                candidates.append(way.run())
             except OverBudgetError as error:
-                ran.skipped[way.name] = str(error)
+                skipped[way.name] = str(error)
             except DivergedError as error:
                 if way.asked_for:
                     raise ValueError(f"compare(solvers=...): {way.name} cannot be compared: {_why(error)}") from error
-                ran.skipped[way.name] = _why(error)
-    return ran
+                skipped[way.name] = _why(error)
+    return candidates, skipped
 
 
 def _is_able(runner: Runner, name: str, solver: Solver, wanted: _Wanted, skipped: dict[str, str]) -> bool:
@@ -291,7 +284,7 @@ def _ways(runner: Runner, name: str, solver: Solver, wanted: _Wanted) -> list[_W
     if not found:
         return [_Way(name, lambda: runner.as_it_is(name, solver), wanted.named)]
     automatic = wanted.automatic
-    if name in ((recommended_for(runner.ready.problem).name,) if automatic is None else automatic):
+    if name in ((type(recommended_for(runner.ready.problem)).__name__,) if automatic is None else automatic):
         found.append(_Way(f"{name}, automatic", lambda: runner.as_it_is(name, solver), automatic is not None))
     return found
 

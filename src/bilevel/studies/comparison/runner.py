@@ -149,7 +149,7 @@ class Runner:
             return self.budget
         if not isinstance(self.ready.problem, Problem):
             return Budget(steps=self.benchmark.steps)
-        name, solver = recommended_for(self.ready.problem)
+        solver = recommended_for(self.ready.problem)
         kind = {"solver": repr(solver), "steps": self.benchmark.steps, "experiment": self.benchmark.title}
         kept = self.records.read_facts("budget")
         if all(kept.get(what) == value for what, value in kind.items()):
@@ -158,8 +158,8 @@ class Runner:
             cost = counted(solver, self.ready, Budget(steps=self.benchmark.steps), self.benchmark.y)
         except DivergedError as error:
             raise ValueError(
-                f"compare(calls=None, seconds=None): the budget would be the calls of a run of {name}, which diverges "
-                f"at step {error.step}: give calls or seconds."
+                "compare(calls=None, seconds=None): the budget would be the calls of a run of "
+                f"{type(solver).__name__}, which diverges at step {error.step}: give calls or seconds."
             ) from error
         self.records.keep_facts("budget", kind | {"calls": float(cost.rows[-1])})
         return Budget(calls=float(cost.rows[-1]))
