@@ -1,4 +1,4 @@
-"""Makes the missing runs of an experiment, several at once, keeps each as it ends, and predicts how long they take."""
+"""Makes the missing runs of an experiment, several at once, saves each when it ends, and predicts their time."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from bilevel.diagnostics.points import read_point
 from bilevel.results.history import Iterate
 from bilevel.studies.records import Experiment, Method, Probe, Record, RecordFiles, Records
 
-PROBED = "min-max"  # the method that probes look at
-PROBES = (0.01, 0.03, 0.1, 0.3, 1.0)  # the steps that they look at, as shares of the run
+PROBED = "min-max"  # the method that is probed
+PROBES = (0.01, 0.03, 0.1, 0.3, 1.0)  # when, as shares of the run
 TIMED_SHARE = 100  # a hundredth of a run is timed
 
 
@@ -45,7 +45,7 @@ class Stage(NamedTuple):
 
     @property
     def thinning(self) -> int:
-        """One evaluation in this many is kept."""
+        """One evaluation in this many is saved."""
         kept = self.experiment.rows
         return 1 if kept is None else max(1, self.experiment.evaluations // kept)
 
@@ -73,7 +73,7 @@ _MAKER: ContextVar[Maker | None] = ContextVar("maker", default=None)
 
 @contextmanager
 def made_by(maker: Maker) -> Iterator[None]:
-    """A scope in which runs are made elsewhere, such as on a cluster, and kept here."""
+    """A scope in which runs are made elsewhere, such as on a cluster, and saved here."""
     token = _MAKER.set(maker)
     try:
         yield
@@ -196,7 +196,7 @@ def _callback(run: Run, probe: Probe, probed: dict[int, float]) -> Callable[[dic
 
 
 def seconds_of(stage: Stage, records: RecordFiles) -> float:
-    """Seconds per run, with one run at a time on each core. Measured once and kept.
+    """Seconds per run, with one run at a time on each core. Measured once and saved.
 
     Finished runs of the stage, if any, give the number instead.
     """

@@ -1,4 +1,4 @@
-"""Problems and solvers to compare, by name, and checks of which fit together."""
+"""Problems and solvers to compare, by name, and checks that they fit together."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _fashion(seed: int, variant: str = "") -> Ready:
 
 _waves = MORBiT(0.007, 0.005, Unrolled(), SimplexAscent(0.003, pull=3.0))
 
-# Their steps are those of the recommended solver. Its calls are the budget, unless one is given.
+# Their steps are for the recommended solver. The calls of its run are the budget, unless one is given.
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
@@ -147,7 +147,7 @@ def choose(
     if "paper" in solvers and benchmark.reference is None:
         has = ", ".join(name for name, other in BENCHMARKS.items() if other.reference is not None)
         raise ValueError(
-            f"compare(solvers=...): the paper does not have {benchmark.name!r}, only {has}: leave out 'paper'."
+            f"compare(solvers=...): {benchmark.name!r} is not in the paper, which has only {has}: leave out 'paper'."
         )
     return by_name([name for name in solvers if name != "paper"]), "paper" in solvers
 
@@ -164,7 +164,7 @@ def all_solvers() -> dict[str, Solver]:
 
 
 def recommended_for(problem: AnyProblem) -> Solver:
-    """The recommended solver among those with rates, which a comparison tunes or leaves automatic."""
+    """The recommended solver among those that have rates: a comparison tunes them or leaves them automatic."""
     solver = recommended(problem)
     if not solver.has_chosen_rates:
         solver = exported.Tandem() if problem.is_stochastic else exported.MORBiT()
@@ -177,7 +177,7 @@ def robust(solver: Any) -> Solver:
 
 
 def refusal(solver: Solver, ready: Ready, y: Any = None) -> str | None:
-    """Why a solver cannot run on a problem, in a sentence; None where its checks before the run pass."""
+    """Why a solver cannot run on a problem, in a sentence; None if its checks before the run pass."""
     try:
         solver.check_kind(ready.problem)
         solver.check(ready.problem)

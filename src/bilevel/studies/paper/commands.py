@@ -205,11 +205,11 @@ class StageRunner:
         """Makes the missing runs."""
         missing = {s: trials for s, trials in wanted.items() if s.missing(self.records, range(trials))}
         if not missing:
-            self.say("all runs were there")
+            self.say("all runs are finished already")
             return
         self.say(f"Measuring how long {len(missing)} stages take ...")
         expected = sum(self.seconds(stage, trials) for stage, trials in missing.items())
-        self.say(f"About {clock(expected)} on this machine; what is finished is kept if this is stopped.")
+        self.say(f"About {clock(expected)} on this machine. If you stop it, finished runs are kept.")
         for number, (stage, trials) in enumerate(missing.items(), 1):
             began = time.perf_counter()
             ran = run(stage, range(trials), self.records, self.progress)

@@ -1,4 +1,4 @@
-"""The paper's experiments: problem, solvers, rates and length of each, and what is measured along their runs.
+"""The paper's experiments: problem, solvers, rates and length of each, and measurements along their runs.
 
 FashionMNIST (Figures 1a and 1b): one layer 784 -> 100 shared by eight easy and two hard pairs of classes. Settings:
 section 4 and appendix C of the paper, and its script xmnist/mtl-rep.py. Every trial draws the network, the heads, the

@@ -1,10 +1,10 @@
-"""What the paper's public scripts do, where that is not what its text says. Not part of the public API.
+"""The paper's public scripts, where they differ from its text. Not part of the public API.
 
 Facts from the repository minimario/MORBiT: sinusoid_final/sinusoid_final.py, xmnist/mtl-rep.py (FashionMNIST),
 xmnist/hpo-hd-kernel.py (Letter) and xmnist/utils.py, in their last versions; none of its code is used.
 
-In the losses of the scripts every head has a bias, and cross-entropy is taken of probabilities. The heads of different
-tasks do not start alike: the scripts mean to copy one first head into all of them, and the assignment has no effect.
+In the losses of the scripts every head has a bias, and cross-entropy is taken of probabilities. Heads of
+different tasks start differently: the scripts try to copy one first head into all of them, without effect.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Head(NamedTuple):
 
 
 def with_heads(tasks: list[Task], features: int, outputs: int, seed: int) -> list[Task]:
-    """The tasks, each with a first head of its own, uniform in +- 1 / sqrt(features) as PyTorch's layers are."""
+    """Gives each task a first head of its own, uniform in +- 1 / sqrt(features) like PyTorch's layers."""
     generator = np.random.default_rng(seed)
 
     def first() -> Head:
@@ -167,9 +167,9 @@ class ScriptDescent(Solver):
         (4)  every so many steps: beta_i falls on plateaus of task i's test loss; alpha and gamma on those of
              sum_i lambda_i test_i
 
-    The first sum of (2) is there because every backward pass of (1) leaves its gradient in x's buffer, which is cleared
-    once a step. No derivative of y_i in x is taken. (4) lets test data steer the run, so that a test loss of such a run
-    is not one of data that nobody saw.
+    The first sum of (2) exists because every backward pass of (1) leaves its gradient in x's buffer, which is cleared
+    once a step. No derivative of y_i in x is taken. In (4) test data steer the run, so its test losses are not losses
+    on unseen data.
 
     Args:
         upper_lr: alpha at the start.
@@ -200,9 +200,9 @@ class ScriptDescent(Solver):
     momentum: float = leaf(default=0.9)
 
     def check(self, problem: Problem) -> None:
-        """Checks that there are test data, which its rates follow."""
+        """Checks that there are test data, because rates follow test losses."""
         if not problem.has_test:
-            raise ValueError("ScriptDescent needs tasks with test rows: its rates fall by test losses.")
+            raise ValueError("ScriptDescent needs tasks with test rows: its rates follow test losses.")
         values.whole("lower_steps", self.lower_steps, of="ScriptDescent")
 
     def start(self, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
