@@ -23,15 +23,16 @@ from bilevel.estimators.objectives import INTERCEPT, strengths
 from bilevel.estimators.rows import EVALUATED, PARTS, UNKNOWN, Shares, WeightedRows, parted, standard
 from bilevel.weightings import CVaR, Folds, Regret, Shrunk, Weighting
 
-FEW, ROWS = 3.0, 10.0  # rows that take a head half the way from the centre to its own fit, with the initial penalty
+# With this many rows and the initial penalty, a head is half way between the centre and its own fit.
+FEW, ROWS = 3.0, 10.0
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-UNSCALED = 1e6  # q for a head that may not be the centre on another scale
-MOST = 20_000  # rows that a centre is fitted to at most
+UNSCALED = 1e6  # q for a head that may not be a scaled centre
+MOST = 20_000  # the most rows that a centre is fitted to
 NAMES = ("min-max", "min-avg", "regret")
 
 
 class LearningTarget(NamedTuple):
-    """Targets as the run learns them, and what follows from them for each task."""
+    """Targets as the run learns them, and the columns of each task."""
 
     learnt: np.ndarray  # of each row
     known: np.ndarray  # which columns of heads each task has; one for regression

@@ -96,7 +96,7 @@ class Learner:
             upper_lr=rate,
             weighting=settings.weighting,
             upper_rule=rule if settings.rate < 0.01 and self._centred else None,
-            lower=Gradient(),  # what docs/unseen.md has measured
+            lower=Gradient(),  # docs/unseen.md measures it
         )
         return self._run(problem, solver, {}, settings)
 
@@ -113,7 +113,7 @@ class Learner:
         return self._run(problem, solver, {"head": head}, settings)
 
     def crossed(self) -> Learner:
-        """Has every task twice, with training and validation rows exchanged, so that each row validates once."""
+        """Doubles the tasks: the second copy exchanges training and validation rows, so each row validates once."""
         train, validation = (PARTS.index(part) for part in ("train", "validation"))
         other = np.select([self.rows.part == train, self.rows.part == validation], [validation, train], self.rows.part)
         second = self.rows._replace(task=self.rows.task + len(self.names), part=other)
@@ -147,7 +147,7 @@ class Learner:
             every=max(1, settings.steps // EVALUATIONS),
             callback=best,
             progress=settings.progress,
-            fitted=False,  # likewise: heads are judged as the steps leave them
+            fitted=False,  # heads are judged as the steps leave them
         )
         selection: Any = result.history.selection  # there always is one
         if float(np.mean(selection[0])) <= best.lowest:  # the start, which no callback sees
@@ -211,7 +211,7 @@ def rule(rate: Any) -> optax.GradientTransformation:
 
 
 def with_rate(weighting: Weighting, rate: Any) -> Weighting:
-    """Gives this rate to a weighting that moves and has none, or to the one inside it."""
+    """Sets the rate of a weighting that moves and has none, or of the weighting inside it."""
     if not weighting.moves or weighting.lr is not None:
         return weighting
     fields = {field.name for field in dataclasses.fields(weighting)}  # type: ignore[arg-type]

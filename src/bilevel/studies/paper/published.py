@@ -29,11 +29,11 @@ from bilevel.studies.problems.models import sincos
 from bilevel.studies.problems.networks import MLP, Loss, softmax_cross_entropy_twice, uniform
 
 BETTER = 1e-4  # a metric counts as lower if it is below (1 - BETTER) times the lowest so far
-LEAST = 1e-8  # a rate that would fall by less stays
+LEAST = 1e-8  # a rate does not fall by less than this
 
 
 class Falling(NamedTuple):
-    """A rate that falls on plateaus, as PyTorch's ReduceLROnPlateau has it: optax's waits one evaluation less."""
+    """A rate that falls on plateaus like PyTorch's ReduceLROnPlateau; optax's waits one evaluation less."""
 
     rate: jax.Array
     lowest: jax.Array
@@ -85,13 +85,13 @@ def squared_weights(head: Head) -> jax.Array:
 
 
 def lengths(head: Head) -> jax.Array:
-    """|w| + |b|, not squared: the sinusoids' penalty, whose gradient at 0 is 0 as PyTorch has it."""
+    """|w| + |b|, not squared: the sinusoids' penalty, whose gradient at 0 is 0, as in PyTorch."""
     return _length(head.w) + _length(head.b)
 
 
 def _length(a: jax.Array) -> jax.Array:
     squares = jnp.sum(a**2)
-    # Two selections, because the derivative of a square root at 0 is infinite even where it is not selected.
+    # It selects twice: the derivative of a square root at 0 is infinite even if that branch is not selected.
     return jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)
 
 
@@ -238,7 +238,7 @@ class ScriptDescent(Solver):
         moved, upper = self._move(x, state.upper, optax.tree.add(left, direction), falls.upper)  # (2)
         moved = problem.constraint.project(moved)
         weights, weighting = self._move_weights(state, losses, falls.weights)  # (3)
-        # The scripts plot this as the norm of the gradient: the length of x's move over its rate.
+        # The scripts plot the length of x's move, divided by its rate, as the norm of the gradient.
         norm = optax.tree.norm(optax.tree.sub(moved, x)) / falls.upper.rate
         after = state._replace(
             step=state.step + 1, x=moved, y=y, weights=weights, weighting=weighting, upper=upper, lower=optimisers

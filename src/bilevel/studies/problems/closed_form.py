@@ -27,14 +27,14 @@ X = TypeVar("X")
 
 
 class Ready(NamedTuple, Generic[ProblemT, X]):
-    """A problem and where to start; the tasks bring their y, where they have one."""
+    """A problem and the initial x; tasks have their own initial y."""
 
     problem: ProblemT
     x: X
 
 
 class Known(NamedTuple, Generic[ProblemT, X]):
-    """A problem, where to start, and its solution."""
+    """A problem, the initial x, and its solution."""
 
     problem: ProblemT
     x: X  # a starting point
@@ -116,7 +116,7 @@ def _ball_tasks(rows: int, noise: float, seed: int) -> list[Task]:
         d = len(B)
         S = centred(d, d)
         S = 0.3 * (S + S.transpose(0, 2, 1)) / 2
-        # Every row stays positive definite: where the noise is too large, all of it is scaled down.
+        # Every row stays positive definite: noise that is too large is scaled down.
         reach = np.abs(np.linalg.eigvalsh(S)).max() if rows > 1 else 0.0
         S *= min(1.0, 0.9 * np.linalg.eigvalsh(A)[0] / reach) if reach else 1.0
         C = np.linalg.pinv(B)
@@ -202,7 +202,7 @@ def scaled_distance(x: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
 
 
 def reduced_ball(constraint: constraints.Constraint | None = None) -> Known[MinMaxProblem, jax.Array]:
-    """F_i(x) = |x - p_i|^2 / 2: what is left of `enclosing_ball` once every y_i is at its optimum.
+    """F_i(x) = |x - p_i|^2 / 2, which is `enclosing_ball` with every y_i at its optimum.
 
     The solution is the centre (2, 1) of the circle through the first three points; the weights are (1/4, 5/12, 1/3, 0).
     """
