@@ -10,7 +10,8 @@ from __future__ import annotations
 import abc
 import dataclasses
 import itertools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -19,7 +20,7 @@ from bilevel._core import values
 from bilevel.estimators.heads import CENTRED, FACTORS, Head, Judge, TaskRows
 from bilevel.estimators.learning import FOLDS, Learner, Learnt, RunSettings
 from bilevel.estimators.networks import InitialNetwork, Shared
-from bilevel.estimators.objectives import INTERCEPT, strengths
+from bilevel.estimators.objectives import INTERCEPT, Batch, strengths
 from bilevel.estimators.rows import EVALUATED, PARTS, UNKNOWN, Shares, WeightedRows, parted, standard
 from bilevel.weightings import CVaR, Folds, Regret, Shrunk, Weighting
 
@@ -75,9 +76,11 @@ class Fitting(abc.ABC):
     def _sizes(self) -> tuple[int, ...]:
         """The sizes of the layers after the inputs, if the parameters name them."""
 
-    @abc.abstractmethod
+    _loss_of_rows: ClassVar[Callable[[jax.Array, Batch], jax.Array]]
+
     def _learn(self, learner: Learner, settings: RunSettings) -> Learnt:
         """Learns what is shared."""
+        return learner.bilevel(self._loss_of_rows, settings)
 
     @abc.abstractmethod
     def _encode(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -250,14 +250,14 @@ class RecordFiles:
         """Writes a run, whole or not at all, and removes its checkpoint."""
         place = self.place(experiment, variant, method)
         names = [*COLUMNS, *(name for name in REGRETS if name in record.columns)]
-        rows = zip(*(record[name].tolist() for name in names), strict=True)
-        lines = [",".join(names), *(",".join(f"{value:.9g}" for value in row) for row in rows)]
+        values = zip(*(record[name].tolist() for name in names), strict=True)
+        rows = [dict(zip(names, row, strict=True)) for row in values]
         with self.lock:
             if not (place / "settings.json").is_file():
                 place.mkdir(parents=True, exist_ok=True)
                 settings = json.dumps(experiment.settings(variant, method), indent=1)
                 write_whole(place / "settings.json", settings.encode())
-            write_whole(place / f"seed-{seed}.csv", ("\n".join(lines) + "\n").encode())
+            write_table(place / f"seed-{seed}.csv", rows)
         shutil.rmtree(self.under_way(experiment, variant, method, seed).path, ignore_errors=True)
 
     def read(self, experiment: Experiment, variant: str, method: Method) -> dict[int, Record]:

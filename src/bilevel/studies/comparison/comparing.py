@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -195,7 +196,7 @@ def compare(
     check_counted(calls, ready.problem)
     records = MemoryRecords() if folder is None else RecordFiles(folder)
     runner = Runner(where, ready, records, range(seeds), Budget(calls, seconds), progress, say)
-    ran, skipped = _run(runner, chosen, _Wanted(solvers is not None, grid, automatic))
+    ran, skipped = _run(runner, chosen, solvers is not None, grid, automatic)
     paper = [runner.paper()] if with_paper else []
     candidates = sorted(paper + ran, key=lambda candidate: candidate.order)
     if not candidates:
@@ -218,47 +219,40 @@ def default_target(candidates: Sequence[Candidate]) -> float:
     return ends.get(PAPER, ends.get("MORBiT", float(np.median(list(ends.values()))) if ends else float("nan")))
 
 
-class _Wanted(NamedTuple):
-    """The choices of the user."""
-
-    named: bool  # whether the solvers were named: one that cannot run is then an error
-    grid: Grid | None
-    automatic: Sequence[str] | None
-
-
-def _run(runner: Runner, solvers: Mapping[str, Solver], wanted: _Wanted) -> tuple[list[Candidate], dict[str, str]]:
+def _run(
+    runner: Runner, solvers: Mapping[str, Solver], named: bool, grid: Grid | None, automatic: Sequence[str] | None
+) -> tuple[list[Candidate], dict[str, str]]:
     """Runs the solvers that can run. Others are left out, with the reason, or raise if the user named them."""
     candidates: list[Candidate] = []
-    skipped: dict[str, str] = {}
     # Check all of them first: runs may take hours.
-    able = {name: solver for name, solver in solvers.items() if _is_able(runner, name, solver, wanted, skipped)}
-    for name, solver in able.items():
-        for way in _ways(runner, name, solver, wanted):
+    skipped = {name: why for name, solver in solvers.items() if (why := _left_out(runner, name, solver, named, grid))}
+    for own, solver in solvers.items():
+        if own in skipped:
+            continue
+        for name, run, asked_for in _ways(runner, own, solver, named, grid, automatic):
             try:
-                candidates.append(way.run())
+                candidates.append(run())
             except OverBudgetError as error:
-                skipped[way.name] = str(error)
+                skipped[name] = str(error)
             except DivergedError as error:
-                if way.asked_for:
-                    raise ValueError(f"compare(solvers=...): {way.name} cannot be compared: {_why(error)}") from error
-                skipped[way.name] = _why(error)
+                if asked_for:
+                    raise ValueError(f"compare(solvers=...): {name} cannot be compared: {_why(error)}") from error
+                skipped[name] = _why(error)
     return candidates, skipped
 
 
-def _is_able(runner: Runner, name: str, solver: Solver, wanted: _Wanted, skipped: dict[str, str]) -> bool:
-    """Whether a solver passes the checks before it runs; if not, the reason goes into `skipped`."""
-    as_run = solver if wanted.grid is None else next(iter(tuned_on(wanted.grid, solver).values()))
+def _left_out(runner: Runner, name: str, solver: Solver, named: bool, grid: Grid | None) -> str | None:
+    """Why a solver does not run, from checks before any run; None if it can. Raises if the user named the solver."""
+    as_run = solver if grid is None else next(iter(tuned_on(grid, solver).values()))
     why = refusal(as_run, runner.ready, runner.benchmark.y)
-    if why and wanted.named:
+    if why and named:
         raise ValueError(f"compare(solvers=...): {name} cannot run on this problem: {why}")
-    if not why and not wanted.named:
-        try:
-            why = runner.too_slow(name, solver)
-        except (OverBudgetError, DivergedError) as error:
-            why = _why(error)
-    if why:
-        skipped[name] = why
-    return not why
+    if why or named:
+        return why
+    try:
+        return runner.too_slow(name, solver)
+    except (OverBudgetError, DivergedError) as error:
+        return _why(error)
 
 
 def _why(error: OverBudgetError | DivergedError) -> str:
@@ -267,25 +261,20 @@ def _why(error: OverBudgetError | DivergedError) -> str:
     return f"it diverges at step {error.step} of the {error.steps} on which its calls are counted."
 
 
-class _Way(NamedTuple):
-    """One way to run a solver."""
+def _ways(
+    runner: Runner, name: str, solver: Solver, named: bool, grid: Grid | None, automatic: Sequence[str] | None
+) -> Iterator[tuple[str, Callable[[], Candidate], bool]]:
+    """The ways to run a solver, each with its name, and whether the user asked for it.
 
-    name: str
-    run: Callable[[], Candidate]
-    asked_for: bool
-
-
-def _ways(runner: Runner, name: str, solver: Solver, wanted: _Wanted) -> list[_Way]:
-    """With tuned rates if the solver has any to tune; as it is, if the user asks for that or nothing can be tuned."""
-    grid, found = wanted.grid, []
-    if grid is not None and any(tunable(solver)):
-        found.append(_Way(name, lambda: runner.tuned(name, solver, grid), wanted.named))
-    if not found:
-        return [_Way(name, lambda: runner.as_it_is(name, solver), wanted.named)]
-    automatic = wanted.automatic
+    With tuned rates if the solver has any to tune; as it is, if the user asks for that or nothing can be tuned.
+    """
+    as_it_is = functools.partial(runner.as_it_is, name, solver)
+    if grid is None or not any(tunable(solver)):
+        yield name, as_it_is, named
+        return
+    yield name, functools.partial(runner.tuned, name, solver, grid), named
     if name in ((type(recommended_for(runner.ready.problem)).__name__,) if automatic is None else automatic):
-        found.append(_Way(f"{name}, automatic", lambda: runner.as_it_is(name, solver), automatic is not None))
-    return found
+        yield f"{name}, automatic", as_it_is, automatic is not None
 
 
 def benchmark_of(problem: str | AnyProblem, x: Any, y: Any) -> Experiment:
