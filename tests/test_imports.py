@@ -48,7 +48,12 @@ def test_nothing_heavy_is_loaded_until_it_is_used():
 
 
 def module_of(name):
-    """`problem.problem.Problem` is a name in the module `problem.problem`."""
+    """`problem.problem.Problem` is a name in the module `problem.problem`, and so is the public name `Problem`."""
+    first, _, rest = name.partition(".")
+    if first in bilevel._MODULE_OF:
+        return bilevel._MODULE_OF[first].removeprefix("bilevel.")
+    if first in bilevel._SUBMODULES:
+        name = f"{bilevel._SUBMODULES[first]}.{rest}".removeprefix("bilevel.").rstrip(".")
     while name and name not in FILES and f"{name}.__init__" not in FILES:
         name = name.rpartition(".")[0]
     return name
@@ -93,6 +98,64 @@ def test_imports_go_up_the_list_of_rooms_only():
 
     wrong = [f"{name} imports {other}" for name, known in KNOWS.items() for other in known if not allowed(name, other)]
     assert wrong == []
+
+
+# Applications import public names, `_core` and one another. What else they import, this list says: it may only shrink.
+APPLICATIONS = {"studies", "estimators", "report", "cli"}
+PRIVATE = {
+    "cli.runs": "_run.engines.ray _run.watching",
+    "cli.studies": "_run.compiling results.plots",
+    "cli.tables": "_run.compiling",
+    "cli.watch_screen": "_run.watching",
+    "estimators.files": "results.pytree_json results.storage",
+    "estimators.learning": "problem.sources results.result",
+    "estimators.networks": "problem.initial_point",
+    "estimators.objectives": "problem.group",
+    "estimators.tables.folder": "results.storage",
+    "report.charts": "results.plots.panels",
+    "report.page": "diagnostics.certificate",
+    "report.subject": "results.plots.panels",
+    "report.tables": "diagnostics.certificate",
+    "studies.catalogue": "solvers._base.solver",
+    "studies.comparison.benchmarks": "problem.initial_point",
+    "studies.comparison.candidates": "diagnostics.costs results.findings.finding",
+    "studies.comparison.comparing": "diagnostics.costs problem.initial_point results.findings.finding",
+    "studies.comparison.figure": "results.plots results.plots.entries results.plots.panels",
+    "studies.comparison.runner": "_run.driver _run.progress _run.run diagnostics.costs",
+    "studies.paper.commands": "_run.parallel_runs _run.progress _run.run",
+    "studies.paper.experiments": "diagnostics.points hypergradients.upper problem.group",
+    "studies.paper.figures": "results.plots.entries results.plots.panels",
+    "studies.paper.published": "lower.steps problem.group problem.per_task problem.sources",
+    "studies.problems.models": "problem.task",
+    "studies.problems.networks": "problem.initial_point",
+    "studies.records": "hypergradients.upper",
+    "studies.running": (
+        "_run.checkpoint_writer _run.compiling _run.driver _run.identity _run.progress "
+        "_run.run _run.stopping diagnostics.points results.history"
+    ),
+}
+
+
+def private_modules(path):
+    """The modules of the library that a file imports names from which are not public."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in getattr(node, "names", ())]
+        if isinstance(node, ast.Import):
+            found |= {name for name in names if name.startswith("bilevel.")}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "bilevel":
+            module = node.module.removeprefix("bilevel").removeprefix(".")
+            if room(module) in APPLICATIONS | {"_core"}:
+                continue
+            public = getattr(bilevel, module).__all__ if module in bilevel.__all__ else []
+            public = [*dir(bilevel), *APPLICATIONS] if module == "" else public
+            found |= {module_of(f"{module}.{name}") for name in names if name not in public}
+    return sorted(found)
+
+
+def test_applications_import_public_names():
+    own = {name: private_modules(path) for name, path in FILES.items() if room(name) in APPLICATIONS}
+    assert {name: " ".join(found) for name, found in own.items() if found} == PRIVATE
 
 
 def test_nobody_imports_in_a_circle():

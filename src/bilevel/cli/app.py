@@ -16,9 +16,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from bilevel._run.stopping import TERMINATED
-
-INTERRUPTED = 130  # 128 + SIGINT, as in shells
+INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM  # as in shells
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

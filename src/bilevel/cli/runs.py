@@ -1,4 +1,4 @@
-"""`bilevel watch`, `report` and `resume`, for runs that exist; and what commands that make runs have in common."""
+"""`bilevel watch`, `report` and `resume`, for existing runs; and helpers of the commands that make runs."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def resume_hint(folder: Path) -> str:
 
 
 def recall(folder: Path) -> list[str]:
-    """The words of the command line that made a folder, without the folder itself."""
+    """The command line that made a folder, as words, without the folder itself."""
     from bilevel._core import documents
     from bilevel._core.files import read_regular
 
@@ -237,7 +237,7 @@ SlurmArray = Annotated[
 
 @contextlib.contextmanager
 def engine(ray: bool) -> Iterator[None]:
-    """A scope in which runs are tasks of Ray, if that is asked for."""
+    """A scope in which runs are tasks of Ray, if `ray` is true."""
     if not ray:
         yield
         return

@@ -14,7 +14,7 @@ from bilevel.cli.runs import Ray, SlurmArray, engine, remember_command, resume_h
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from bilevel.diagnostics.costs import Cost
+    from bilevel import Cost
     from bilevel.studies.catalogue import Listing
 
 

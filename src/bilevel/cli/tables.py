@@ -63,29 +63,11 @@ def fit(
 
     Exit codes: 0 done, 1 failed, 2 wrong usage or input, 130 Ctrl-C. Files are written only with 0.
     """
-    given: dict[str, Any] = {
-        "data": None if data is None else str(data),
-        "target": target,
-        "task": task,
-        "out": None if out is None else str(out),
-        "model": model,
-        "weighting": _weighting(weighting),
-        "kind": kind,
-        "exclude": exclude,
-        "number": number,
-        "category": category,
-        "date": date,
-        "separator": {"\\t": "\t", "tab": "\t"}.get(separator or "", separator),
-        "encoding": encoding,
-        "test": test,
-        "smallest": smallest,
-        "steps": steps,
-        "refit": refit,
-        "seed": seed,
-        "replace": replace,
-        "quiet": quiet,
-        "json": as_json,
-    }
+    given: dict[str, Any] = dict(locals())  # options by their names in `Settings`
+    del given["config"], given["debug"]
+    given |= {"json": given.pop("as_json"), "weighting": _weighting(weighting)}
+    given |= {name: None if given[name] is None else str(given[name]) for name in ("data", "out")}
+    given["separator"] = {"\\t": "\t", "tab": "\t"}.get(separator or "", separator)
     with interrupts() as pressed, terminable(), errors(debug, "Interrupted: nothing was written."):
         from bilevel._run.compiling import compile_cache
         from bilevel.estimators.tables import fitting, folder

@@ -66,8 +66,15 @@ def column_transformer(
         handle_unknown="infrequent_if_exist", max_categories=most, sparse_output=False, dtype=np.float64
     )
     parts = [
-        ("numbers", make_pipeline(_as_floats(), SimpleImputer(strategy="median", add_indicator=True)), numbers),
-        ("categories", make_pipeline(_as_text(), encoder), others),
+        (
+            "numbers",
+            make_pipeline(
+                FunctionTransformer(floats, feature_names_out="one-to-one"),
+                SimpleImputer(strategy="median", add_indicator=True),
+            ),
+            numbers,
+        ),
+        ("categories", make_pipeline(FunctionTransformer(texts, feature_names_out="one-to-one"), encoder), others),
     ]
     return ColumnTransformer([part for part in parts if part[2]], verbose_feature_names_out=False)
 
@@ -85,21 +92,11 @@ def _kind(where: str, name: object, column: Any, category: bool) -> str:
     )
 
 
-def _as_floats() -> FunctionTransformer:
-    """Turns missing values of pandas's masked types into NaN."""
-    return FunctionTransformer(floats, feature_names_out="one-to-one")
-
-
-def _as_text() -> FunctionTransformer:
-    """Turns categories into text, so that 1 and "1" of different files are the same."""
-    return FunctionTransformer(texts, feature_names_out="one-to-one")
-
-
 def floats(table: Any) -> Any:
-    """A table of numbers in double precision."""
+    """A table of numbers in double precision; missing values of pandas's masked types become NaN."""
     return table.astype("float64")
 
 
 def texts(table: Any) -> Any:
-    """A table of categories as text, with "missing" for missing values."""
+    """A table of categories as text, with "missing" for missing values; 1 and "1" of different files are the same."""
     return table.astype("object").where(table.notna(), "missing").astype(str)

@@ -8,8 +8,10 @@ end it is fitted to all rows, with the same q on its distance from what the run 
 from __future__ import annotations
 
 import abc
+import dataclasses
 import itertools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -18,23 +20,20 @@ from bilevel._core import values
 from bilevel.estimators.heads import CENTRED, FACTORS, Head, Judge, TaskRows
 from bilevel.estimators.learning import FOLDS, Learner, Learnt, RunSettings
 from bilevel.estimators.networks import InitialNetwork, Shared
-from bilevel.estimators.objectives import INTERCEPT, strengths
+from bilevel.estimators.objectives import INTERCEPT, Batch, strengths
 from bilevel.estimators.rows import EVALUATED, PARTS, UNKNOWN, Shares, WeightedRows, parted, standard
-from bilevel.weightings.base import Weighting
-from bilevel.weightings.baselines import Regret
-from bilevel.weightings.cvar import CVaR
-from bilevel.weightings.noise import Shrunk
-from bilevel.weightings.task_groups import Folds
+from bilevel.weightings import CVaR, Folds, Regret, Shrunk, Weighting
 
-FEW, ROWS = 3.0, 10.0  # rows that take a head half the way from the centre to its own fit, with the initial penalty
+# With this many rows and the initial penalty, a head is half way between the centre and its own fit.
+FEW, ROWS = 3.0, 10.0
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-UNSCALED = 1e6  # q for a head that may not be the centre on another scale
-MOST = 20_000  # rows that a centre is fitted to at most
+UNSCALED = 1e6  # q for a head that may not be a scaled centre
+MOST = 20_000  # the most rows that a centre is fitted to
 NAMES = ("min-max", "min-avg", "regret")
 
 
 class LearningTarget(NamedTuple):
-    """Targets as the run learns them, and what follows from them for each task."""
+    """Targets as the run learns them, and the columns of each task."""
 
     learnt: np.ndarray  # of each row
     known: np.ndarray  # which columns of heads each task has; one for regression
@@ -42,24 +41,24 @@ class LearningTarget(NamedTuple):
     aligned: bool  # whether a column is the same class in all tasks, so that heads can have a centre
 
 
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class Fitting(abc.ABC):
-    """The steps of a fit, and their order."""
+    """The steps of a fit, and their order; its fields are the parameters that all estimators have."""
 
-    # Parameters that all estimators have.
-    weighting: Any
-    centre: bool
-    linear: bool
-    cross_fit: bool
-    shrink: bool
-    penalty: float | None
-    learning_rate: float
-    max_iter: int
-    patience: int | None
-    validation_fraction: float
-    selection_fraction: float
-    smallest: int
-    random_state: Any
-    verbose: bool
+    weighting: Any = "min-max"
+    centre: bool = True
+    linear: bool = True
+    cross_fit: bool = True
+    shrink: bool = True
+    penalty: float | None = None
+    learning_rate: float = 2e-3
+    max_iter: int = 500
+    patience: int | None = 20
+    validation_fraction: float = 0.2
+    selection_fraction: float = 0.2
+    smallest: int = 20
+    random_state: Any = None
+    verbose: bool = False
 
     _stratify = False
     _factors = FACTORS  # of the penalty: the candidates after the run
@@ -77,9 +76,11 @@ class Fitting(abc.ABC):
     def _sizes(self) -> tuple[int, ...]:
         """The sizes of the layers after the inputs, if the parameters name them."""
 
-    @abc.abstractmethod
+    _loss_of_rows: ClassVar[Callable[[jax.Array, Batch], jax.Array]]
+
     def _learn(self, learner: Learner, settings: RunSettings) -> Learnt:
         """Learns what is shared."""
+        return learner.bilevel(self._loss_of_rows, settings)
 
     @abc.abstractmethod
     def _encode(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:

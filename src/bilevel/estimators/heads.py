@@ -142,7 +142,7 @@ def _features(shared: Shared, rows: TaskRows) -> np.ndarray:
 
 
 def constant(shared: Shared, label: object, count: float, classes: np.ndarray, shares: np.ndarray) -> Head:
-    """For a task whose rows have one label: the shares of all classes among its rows and one row more of all tasks'."""
+    """A head for a task with one label: the shares of classes among its rows and one average row of all tasks."""
     found = (count * (classes == label) + shares) / (count + 1)
     return Head(np.zeros((shared.features, len(classes))), np.log(found), classes)
 

@@ -18,19 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from bilevel import GDA, MinMaxProblem, Problem, Result, Tandem, Task, solve
 from bilevel._core.module import leaf, part
-from bilevel._run.solving import solve
 from bilevel.estimators.networks import Shared, padded
 from bilevel.estimators.objectives import Batch, SolvedHeads, SquaredLoss, head_losses
 from bilevel.estimators.rows import CHUNK, EVALUATED, PARTS, WeightedRows
 from bilevel.lower import Gradient
-from bilevel.problem.minmax import MinMaxProblem
-from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.problem.sources import Ragged
-from bilevel.problem.task import Task
-from bilevel.results.result import Result, Stored
-from bilevel.solvers import GDA, Tandem
-from bilevel.weightings.base import Weighting
+from bilevel.results.result import Stored
+from bilevel.weightings import Weighting
 
 NUMBERS = 2**27  # inputs of all tasks at most, if each had as many rows as the longest, as whole losses need them
 FEWEST = 64  # rows of a task that may be used whatever NUMBERS says
@@ -100,7 +96,7 @@ class Learner:
             upper_lr=rate,
             weighting=settings.weighting,
             upper_rule=rule if settings.rate < 0.01 and self._centred else None,
-            lower=Gradient(),  # what docs/unseen.md has measured
+            lower=Gradient(),  # docs/unseen.md measures it
         )
         return self._run(problem, solver, {}, settings)
 
@@ -117,7 +113,7 @@ class Learner:
         return self._run(problem, solver, {"head": head}, settings)
 
     def crossed(self) -> Learner:
-        """Has every task twice, with training and validation rows exchanged, so that each row validates once."""
+        """Doubles the tasks: the second copy exchanges training and validation rows, so each row validates once."""
         train, validation = (PARTS.index(part) for part in ("train", "validation"))
         other = np.select([self.rows.part == train, self.rows.part == validation], [validation, train], self.rows.part)
         second = self.rows._replace(task=self.rows.task + len(self.names), part=other)
@@ -136,7 +132,9 @@ class Learner:
             found[np.append(self.shared.used, -1), : self.centre.shape[1]] = self.centre
         return found
 
-    def _run(self, problem: BaseProblem, solver: Any, more: dict[str, Any], settings: RunSettings) -> Learnt:
+    def _run(
+        self, problem: Problem | MinMaxProblem, solver: Any, more: dict[str, Any], settings: RunSettings
+    ) -> Learnt:
         x = {"network": self.shared.x, "penalty": jnp.asarray(self.penalty, jnp.float32), **more}
         x |= {"centre": jnp.asarray(self._first())} if self._centred else {}
         best = BestIterate(settings.patience)
@@ -149,7 +147,7 @@ class Learner:
             every=max(1, settings.steps // EVALUATIONS),
             callback=best,
             progress=settings.progress,
-            fitted=False,  # likewise: heads are judged as the steps leave them
+            fitted=False,  # heads are judged as the steps leave them
         )
         selection: Any = result.history.selection  # there always is one
         if float(np.mean(selection[0])) <= best.lowest:  # the start, which no callback sees
@@ -213,7 +211,7 @@ def rule(rate: Any) -> optax.GradientTransformation:
 
 
 def with_rate(weighting: Weighting, rate: Any) -> Weighting:
-    """Gives this rate to a weighting that moves and has none, or to the one inside it."""
+    """Sets the rate of a weighting that moves and has none, or of the weighting inside it."""
     if not weighting.moves or weighting.lr is not None:
         return weighting
     fields = {field.name for field in dataclasses.fields(weighting)}  # type: ignore[arg-type]

@@ -1,11 +1,13 @@
 """The four estimators, and `load`.
 
 A representation is one network for all tasks, learnt for the worst of them, with a linear head for each task. A kernel
-method has fixed features; its bandwidths and penalties are tuned for the worst task by gradients.
+method has fixed features; its bandwidths and penalties are tuned for the worst task by gradients. Fields are
+parameters: scikit-learn's `get_params` and `clone` read them from the constructor that `dataclass` makes.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from bilevel._core import values
@@ -17,47 +19,13 @@ from bilevel.estimators.networks import InitialNetwork
 from bilevel.estimators.targets import Classifier, Regressor
 
 
+@dataclass(eq=False, repr=False)
 class Representation(Robust):
     """The base of the two representations, whose docstrings describe the parameters."""
 
-    def __init__(
-        self,
-        layers: tuple[int, ...] = (64,),
-        *,
-        network: Any = None,
-        weighting: Any = "min-max",
-        centre: bool = True,
-        linear: bool = True,
-        cross_fit: bool = True,
-        shrink: bool = True,
-        penalty: float | None = None,
-        learning_rate: float = 2e-3,
-        batch_size: int | str | None = "auto",
-        max_iter: int = 500,
-        patience: int | None = 20,
-        validation_fraction: float = 0.2,
-        selection_fraction: float = 0.2,
-        smallest: int = 20,
-        random_state: Any = None,
-        verbose: bool = False,
-    ):
-        self.layers = layers
-        self.network = network
-        self.weighting = weighting
-        self.centre = centre
-        self.linear = linear
-        self.cross_fit = cross_fit
-        self.shrink = shrink
-        self.penalty = penalty
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.selection_fraction = selection_fraction
-        self.smallest = smallest
-        self.random_state = random_state
-        self.verbose = verbose
+    layers: tuple[int, ...] = (64,)
+    network: Any = field(default=None, kw_only=True)
+    batch_size: int | str | None = field(default="auto", kw_only=True)
 
     def _check_parameters(self, owner: str) -> None:
         super()._check_parameters(owner)
@@ -161,14 +129,15 @@ class RobustRepresentationRegressor(Regressor, Representation):
     """
 
 
+@dataclass(eq=False, repr=False)
 class Kernel(Robust):
     """The base of the two kernel methods, whose docstrings describe the parameters."""
 
     _penalty_per_feature = True
     _plain_penalty = 1e-3
 
-    frequencies: int
-    bandwidth: float
+    frequencies: int = 128
+    bandwidth: float = field(default=1.0, kw_only=True)
 
     def _check_parameters(self, owner: str) -> None:
         super()._check_parameters(owner)
@@ -182,6 +151,7 @@ class Kernel(Robust):
         return networks.fourier(columns, self.frequencies, self.bandwidth, seed)
 
 
+@dataclass(eq=False, repr=False)
 class RobustKernelClassifier(Classifier, Kernel):
     """Kernel logistic regression for each task, with hyperparameters that all tasks share, tuned for the worst task.
 
@@ -223,46 +193,12 @@ class RobustKernelClassifier(Classifier, Kernel):
     Attributes are those of `RobustRepresentationClassifier`.
     """
 
-    def __init__(
-        self,
-        frequencies: int = 128,
-        *,
-        bandwidth: float = 1.0,
-        weighting: Any = "min-max",
-        centre: bool = True,
-        linear: bool = True,
-        cross_fit: bool = True,
-        shrink: bool = True,
-        penalty: float | None = None,
-        learning_rate: float = 0.02,
-        batch_size: int | str | None = "auto",
-        max_iter: int = 1000,
-        patience: int | None = 20,
-        validation_fraction: float = 0.2,
-        selection_fraction: float = 0.2,
-        smallest: int = 20,
-        random_state: Any = None,
-        verbose: bool = False,
-    ):
-        self.frequencies = frequencies
-        self.bandwidth = bandwidth
-        self.weighting = weighting
-        self.centre = centre
-        self.linear = linear
-        self.cross_fit = cross_fit
-        self.shrink = shrink
-        self.penalty = penalty
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.selection_fraction = selection_fraction
-        self.smallest = smallest
-        self.random_state = random_state
-        self.verbose = verbose
+    learning_rate: float = field(default=0.02, kw_only=True)
+    batch_size: int | str | None = field(default="auto", kw_only=True)
+    max_iter: int = field(default=1000, kw_only=True)
 
 
+@dataclass(eq=False, repr=False)
 class RobustKernelRegressor(Regressor, Kernel):
     """Kernel ridge regression for each task, with hyperparameters that all tasks share, tuned for the worst task.
 
@@ -281,44 +217,9 @@ class RobustKernelRegressor(Regressor, Kernel):
 
     _factors = (1.0,)  # heads had converged while penalties were tuned
 
-    def __init__(
-        self,
-        frequencies: int = 128,
-        *,
-        bandwidth: float = 1.0,
-        weighting: Any = "min-max",
-        centre: bool = True,
-        linear: bool = True,
-        cross_fit: bool = True,
-        shrink: bool = True,
-        penalty: float | None = None,
-        learning_rate: float = 0.05,
-        tuning_rows: int = 512,
-        max_iter: int = 200,
-        patience: int | None = 20,
-        validation_fraction: float = 0.2,
-        selection_fraction: float = 0.2,
-        smallest: int = 20,
-        random_state: Any = None,
-        verbose: bool = False,
-    ):
-        self.frequencies = frequencies
-        self.bandwidth = bandwidth
-        self.weighting = weighting
-        self.centre = centre
-        self.linear = linear
-        self.cross_fit = cross_fit
-        self.shrink = shrink
-        self.penalty = penalty
-        self.learning_rate = learning_rate
-        self.tuning_rows = tuning_rows
-        self.max_iter = max_iter
-        self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.selection_fraction = selection_fraction
-        self.smallest = smallest
-        self.random_state = random_state
-        self.verbose = verbose
+    learning_rate: float = field(default=0.05, kw_only=True)
+    tuning_rows: int = field(default=512, kw_only=True)
+    max_iter: int = field(default=200, kw_only=True)
 
     def _check_parameters(self, owner: str) -> None:
         super()._check_parameters(owner)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevel.studies.datasets.splitting import split
+from bilevel import split
 
 CHUNK = 16384  # rows that are processed at once, so that the data are never copied as a whole
 EVALUATED = 4096  # validation or selection rows of a task that are used at most: their mean is precise enough

@@ -18,7 +18,6 @@ from bilevel.estimators.estimator import FLOATS, Robust
 from bilevel.estimators.files import labels_restored, labels_stored
 from bilevel.estimators.fitting import LearningTarget
 from bilevel.estimators.heads import Head, TaskRows
-from bilevel.estimators.learning import Learner, Learnt, RunSettings
 from bilevel.estimators.objectives import cross_entropy, squared_error
 from bilevel.estimators.rows import WeightedRows, spread
 
@@ -28,6 +27,7 @@ SMALLEST = 1e-7  # the probability of a class that a head does not have
 class Classifier(ClassifierMixin, Robust):
     """Cross-entropy over the classes of each task."""
 
+    _loss_of_rows = staticmethod(cross_entropy)
     _stratify = True
     _least = 0.5
 
@@ -70,9 +70,6 @@ class Classifier(ClassifierMixin, Robust):
             columns = np.arange(int(several.max()))[None] < several[:, None]
             return LearningTarget(place[rows.task, rows.target], columns, several > 1, aligned)
         return LearningTarget(rows.target.astype(np.int32), known, known.sum(axis=1) > 1, aligned)
-
-    def _learn(self, learner: Learner, settings: RunSettings) -> Learnt:
-        return learner.bilevel(cross_entropy, settings)
 
     def _head(self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None) -> Head:
         own = np.unique(rows.target)
@@ -166,6 +163,8 @@ def _are_classes(own: Any, size: int) -> bool:
 class Regressor(RegressorMixin, Robust):
     """Squared error, in units of the variance of all targets, so that `task_losses_` is one minus a pooled R2."""
 
+    _loss_of_rows = staticmethod(squared_error)
+
     def _checks(self) -> dict[str, Any]:
         return {"y_numeric": True}
 
@@ -186,9 +185,6 @@ class Regressor(RegressorMixin, Robust):
 
     def _standard(self, target: np.ndarray) -> np.ndarray:
         return (target - self.target_centre_) / self.target_scale_
-
-    def _learn(self, learner: Learner, settings: RunSettings) -> Learnt:
-        return learner.bilevel(squared_error, settings)
 
     def _head(self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None) -> Head:
         rows = rows._replace(target=self._standard(rows.target))

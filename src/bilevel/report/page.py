@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bilevel import Baselines, Result, Results, load
 from bilevel._core import array_files
 from bilevel._core.files import FilePath, target_file, write_whole
 from bilevel.diagnostics.certificate import Certificate
@@ -29,12 +30,9 @@ from bilevel.report.subject import (
     weights_over_steps,
 )
 from bilevel.report.tables import number
-from bilevel.results.result import Result
-from bilevel.results.results import Results
-from bilevel.results.storage import SEVERAL, read, read_all
-from bilevel.weightings.baselines import Baselines
 
 NAME = "result.safetensors"  # in the folder of a run that has ended
+SEVERAL = "bilevel.results"  # the format of a file of several results
 
 
 def write(
@@ -215,8 +213,8 @@ def results_of(path: Path) -> Result | Results:
     if not path.exists():
         raise FileNotFoundError(f"{str(path)!r}: there is no such file or folder.")
     if not path.is_dir():
-        several = array_files.format_of(path, f"report({str(path)!r})") == SEVERAL.format
-        return Results(read_all(path)) if several else read(path)
+        several = array_files.format_of(path, f"report({str(path)!r})") == SEVERAL
+        return Results.load(path) if several else load(path)
     if (path / NAME).is_file():
         return results_of(path / NAME)
     files = sorted(path.glob(f"seed-*/{NAME}"), key=lambda file: (len(file.parent.name), file.parent.name))
@@ -225,4 +223,4 @@ def results_of(path: Path) -> Result | Results:
             f"{str(path)!r}: there is no {NAME} in it: it needs the folder of a run that has ended, as "
             f"solve(checkpoint=...) makes one; `bilevel watch` shows a run that goes on."
         )
-    return Results(read(file) for file in files)
+    return Results(load(file) for file in files)

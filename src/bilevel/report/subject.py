@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bilevel import Baselines, Result
 from bilevel._core.averages import mean
-from bilevel.results.history import History
 from bilevel.results.plots.panels import over_steps, spread
-from bilevel.results.result import Result
-from bilevel.weightings.baselines import Baselines, WorstRegret
 
 # The rows that losses are measured on, in the order of columns, and the attribute of an iterate that holds them.
 ROLES = {"validation": "losses", "selection": "selection_losses", "test": "test_losses"}
@@ -96,16 +94,17 @@ class Subject:
         assert known is not None
         return Band.over(np.stack([known.regrets(getattr(run.last, ROLES[role])) for run in self.alike]))
 
-    def worst_regrets(self, role: str, iterate: str = "last") -> list[WorstRegret]:
+    def worst_regrets(self, role: str, iterate: str = "last") -> list[tuple[float, str]]:
         """The largest regret of each run and its task; empty if baselines are not known."""
         known = self.baselines
         if known is None:
             return []
-        return [known.worst_regret(getattr(getattr(run, iterate), ROLES[role])) for run in self.alike]
+        found = [known.worst_regret(getattr(getattr(run, iterate), ROLES[role])) for run in self.alike]
+        return [(worst.value, worst.task) for worst in found]
 
     def worst_regret(self, role: str, iterate: str = "last") -> np.ndarray:
         """The largest regret of each run."""
-        return np.array([worst.value for worst in self.worst_regrets(role, iterate)])
+        return np.array([value for value, _ in self.worst_regrets(role, iterate)])
 
     def worst(self, role: str) -> np.ndarray:
         """The largest loss of each run."""
@@ -161,7 +160,7 @@ def distinct(names: Iterable[str], length: int) -> list[str]:
 
 
 def _inner(name: str, names: Sequence[str]) -> str:
-    """A name without the common beginning and end of all names, but with some letters before what differs."""
+    """A name without the common beginning and end of all names; some letters before the difference stay."""
     head = max(0, _shared(names) - 7)
     tail = _shared([other[head:][::-1] for other in names])
     return "…" * (head > 0) + name[head : len(name) - tail] + "…" * (tail > 0)
@@ -198,16 +197,16 @@ class Frame(NamedTuple):
 
 def losses_over_steps(subjects: Sequence[Subject]) -> Frame:
     """The worst and the mean validation loss, and the worst loss on other rows."""
-    quantities: list[tuple[str, Callable[[History], np.ndarray], str]] = [
-        ("worst", lambda history: history.worst, "validation"),
-        ("mean", lambda history: history.mean, "validation"),
+    quantities: list[tuple[str, Callable[[Result], np.ndarray], str]] = [
+        ("worst", lambda run: run.history.worst, "validation"),
+        ("mean", lambda run: run.history.mean, "validation"),
     ]
     quantities += [
-        (f"worst on {role} rows", lambda history, role=role: history[role].max(axis=1), role)
+        (f"worst on {role} rows", lambda run, role=role: run.history[role].max(axis=1), role)
         for role in ("selection", "test")
     ]
     lines = [
-        (what, subject, [of(run.history) for run in subject.runs])
+        (what, subject, [of(run) for run in subject.runs])
         for subject in subjects
         for what, of, role in quantities
         if all(role in run.history for run in subject.runs)

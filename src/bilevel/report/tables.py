@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bilevel import Result
 from bilevel.diagnostics.certificate import Certificate
 from bilevel.report.subject import ROLES, Band, Frame, Subject, shortened, thinned
-from bilevel.results.result import Result
-from bilevel.weightings.baselines import WorstRegret
 
 TASKS = 100  # rows of the table of tasks
 ROWS = 21  # of the table behind a chart
@@ -219,13 +218,10 @@ def _regret(subject: Subject) -> str:
     found = subject.worst_regrets("validation")
     if not found:
         return ""
-    task, times = Counter(shortened(worst.task, 60) for worst in found).most_common(1)[0]
+    task, times = Counter(shortened(task, 60) for _, task in found).most_common(1)[0]
     whose = f"in {times} of {len(found)} runs that of “{task}”" if len(found) > 1 else f"that of “{task}”"
-    return f" The worst regret, a loss less what its task could reach, is {short(_median(found))}, {whose}."
-
-
-def _median(found: Sequence[WorstRegret]) -> float:
-    return float(np.median([worst.value for worst in found]))
+    worst = float(np.median([value for value, _ in found]))
+    return f" The worst regret, a loss less what its task could reach, is {short(worst)}, {whose}."
 
 
 def _ended(status: str) -> str:
@@ -249,9 +245,9 @@ def comparison(subject: Subject, against: Subject) -> list[str]:
             for name in ("worst", "mean")
         ]
         pairs = [(f"{name} loss", own, other) for name, own, other in pairs]
-        own, other = subject.worst_regrets(role), against.worst_regrets(role)
-        if own and other:
-            pairs.append(("worst regret", _median(own), _median(other)))
+        own, other = subject.worst_regret(role), against.worst_regret(role)
+        if len(own) and len(other):
+            pairs.append(("worst regret", float(np.median(own)), float(np.median(other))))
         parts = [
             f"the {name} is {_change(own, other)} ({short(own)} against {short(other)})" for name, own, other in pairs
         ]

@@ -1,4 +1,4 @@
-"""The list of solvers: what each is, what a step of it costs, and its rates, read and replaced from outside."""
+"""The list of solvers, and the cost of a step of each. Reads and replaces the rates of any solver."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 
-from bilevel import solvers
+from bilevel import Cost, cost, solvers
 from bilevel._core.module import field_names
 from bilevel._core.schedules import Rate
 from bilevel._core.values import plain, suggestion
-from bilevel.diagnostics.costs import Cost, cost
 from bilevel.solvers._base.solver import Card
 from bilevel.studies.problems import random_quadratics
 
 
 class GivenRates(NamedTuple):
-    """The rates of x, y, the weights, and of an estimator; None = the solver's own stays.
+    """The rates of x, y, the weights, and of an estimator; None = keep the solver's own.
 
-    A solver that a user wrote need not have `upper_lr`, `lower_lr`, a `hypergradient` or a `weighting`: what it does
-    not have is left alone.
+    A user's solver may have no `upper_lr`, `lower_lr`, `hypergradient` or `weighting`: such rates are ignored.
     """
 
     upper: Rate = None
@@ -33,12 +31,12 @@ class GivenRates(NamedTuple):
 
 STEPS = 48  # whole periods of the methods that refresh at intervals
 X_SIZE, Y_SIZE = 2, 3
-OF_V = ("v_lr", "penalty_lr")  # fields with the rate of v, or of what replaces it, in solvers that move it
-RATES = GivenRates(upper=0.01, lower=0.05, weights=0.01, estimator=0.002)  # at which none diverges
+OF_V = ("v_lr", "penalty_lr")  # fields with the rate of v, or of its replacement
+RATES = GivenRates(upper=0.01, lower=0.05, weights=0.01, estimator=0.002)  # no solver diverges at these
 
 
 class Listing(NamedTuple):
-    """A solver, as a list shows it."""
+    """One entry of the list."""
 
     name: str
     what: str  # one sentence
@@ -54,7 +52,7 @@ def listings() -> list[Listing]:
 
 
 def find(name: str) -> Listing:
-    """The solver of this name, however it is written; raises ValueError with the nearest name where there is none."""
+    """Finds a solver by name, whatever its case and hyphens; a ValueError suggests the nearest name."""
     names = {plain(exported): exported for exported in solvers.__all__}
     if plain(name) in names:
         return _listing(names[plain(name)])
@@ -78,10 +76,10 @@ def _listing(name: str) -> Listing:
 
 
 def count(listing: Listing) -> Cost | None:
-    """The cost of a step of the solver with its default options, at given rates, so that no rates are measured.
+    """Counts the cost of a step with default options; None if the solver is for another kind of problem.
 
-    It is counted on two small quadratic tasks, with y of `Y_SIZE` numbers; only the cost of methods that build matrices
-    depends on that. None for solvers of other than bilevel problems.
+    Rates are given, so that none are measured. The problem has two small quadratic tasks with y of `Y_SIZE` numbers;
+    that size only affects methods that build matrices.
     """
     if listing.card.problem != "bilevel":
         return None
@@ -94,7 +92,7 @@ S = TypeVar("S")
 
 
 def rates_of(solver: object) -> GivenRates:
-    """The rates that a solver was given; None where it chooses one or has none."""
+    """The rates that a solver was given; None = it chooses the rate, or has none."""
     own = [getattr(solver, name, None) for name in ("upper_lr", "lower_lr")]
     parts = [getattr(getattr(solver, name, None), "lr", None) for name in ("weighting", "hypergradient")]
     of_v = next((getattr(solver, name) for name in OF_V if hasattr(solver, name)), None)
@@ -102,7 +100,7 @@ def rates_of(solver: object) -> GivenRates:
 
 
 def with_rates(solver: S, rates: GivenRates) -> S:
-    """The solver with these rates, where it has a field for them; weights that do not move have none.
+    """Sets these rates in a solver, if it has fields for them. Weights that do not move have no rate.
 
     >>> import bilevel as bl
     >>> solver = with_rates(bl.MORBiT(lower_lr=0.5), GivenRates(upper=0.1, weights=0.01))
@@ -125,7 +123,7 @@ def has_weights_rate(solver: object) -> bool:
 
 
 def _with_lr(part: Any, rate: Rate) -> Any:
-    """The part with another `lr`; a part around a weighting gets it there."""
+    """Sets the `lr` of a part. If the part wraps a weighting, the inner one gets it."""
     if "lr" in field_names(part):
         return dataclasses.replace(part, lr=rate)
     if "weighting" in field_names(part):

@@ -1,7 +1,7 @@
-"""Experiments and their finished runs, kept in memory or as files, so that none is made twice.
+"""Experiments and their finished runs, which are stored in memory or as files, so that none is made twice.
 
-An experiment is a problem drawn for each seed, and solvers to run on it, in several variants. A finished run is a
-`Record`, one CSV file on disk.
+An experiment draws a problem for each seed and runs solvers on it, in several variants. A finished run is a `Record`,
+which is one CSV file on disk.
 """
 
 from __future__ import annotations
@@ -16,25 +16,21 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from bilevel import Baselines, Checkpoint, Problem, Result, Solver
 from bilevel._core import documents
 from bilevel._core.averages import mean
 from bilevel._core.files import check_component, read_regular, write_whole
-from bilevel._run.checkpoints import Checkpoint
 from bilevel.hypergradients.upper import Point
-from bilevel.problem.problem import Problem
-from bilevel.results.result import Result
-from bilevel.solvers._base.solver import Solver
 from bilevel.studies.problems import Ready
-from bilevel.weightings.baselines import Baselines
 
 SEEDS = 10
 SEED = re.compile(r"seed-(0|[1-9][0-9]{0,18})\.csv")
 LARGEST = 100_000_000  # bytes; a run of 100 evaluations has 10,000
-REMEDY = "delete it, and its runs are made again."
+REMEDY = "delete it to make its runs again."
 Method = str  # "min-avg", "min-max"
 Probe = Callable[[Problem, Point], float]
 
@@ -51,19 +47,19 @@ class Experiment:
     """One problem and the solvers that run on it. A benchmark is an experiment whose solvers are chosen later.
 
     Args:
-        name: of its folder of results.
+        name: the name of its results folder.
         title: what is solved, in a few words.
-        start: from a seed and a variant to the problem and where x starts.
-        steps: of each run; of a benchmark, of the solver that is recommended for it.
+        start: makes the problem and the initial x for a seed and a variant.
+        steps: the length of each run; of a benchmark, the length of a run of the recommended solver.
         methods: for each variant, the solvers by name.
         evaluations: how often a run is evaluated.
-        rows: how many of the evaluations are kept, evenly; the lowest losses so far are of all. None = all.
-        seen: x is fitted to this many tasks, the first ones, and the others are watched. None = all.
-        require: raises before anything runs where data are missing.
-        y: where the tasks' variables start, if the tasks do not bring them.
-        reference: of a benchmark, the solver as the paper describes it, where the paper has the problem.
+        rows: how many evaluations are saved, evenly spaced; the lowest losses so far count all of them. None = all.
+        seen: x is fitted to this many tasks, the first ones, and the others are only evaluated. None = all.
+        require: is called before any run, and raises if data are missing.
+        y: the initial variables of the tasks, if the tasks have none of their own.
+        reference: of a benchmark that is in the paper, the solver as the paper describes it.
         probe: by variant, an extra measurement at some points of its min-max runs.
-        baselines: what each task could reach, to keep regrets too; the tasks are then the same for all seeds.
+        baselines: the loss that each task could reach. Regrets are then saved too, and all seeds have the same tasks.
     """
 
     name: str
@@ -81,11 +77,11 @@ class Experiment:
     baselines: Baselines | None = None
 
     def shorter(self, share: int) -> Experiment:
-        """The experiment with a 1/share of the steps, ten evaluations, and no probes, which would take as long."""
+        """A shorter version: 1/share of the steps, ten evaluations, and no probes, which would take as long."""
         return dataclasses.replace(self, steps=max(100, self.steps // share), evaluations=10, rows=None, probe={})
 
     def settings(self, variant: str, method: Method) -> dict[str, Any]:
-        """What a run depends on besides its seed. Results of other settings are not its results."""
+        """Everything that a run depends on besides its seed. A run with other settings is another run."""
         solver = self.methods[variant][method]
         probe = {"probe": repr(self.probe[variant])} if variant in self.probe else {}
         known = {} if self.baselines is None else {"baselines": np.asarray(self.baselines.values).tolist()}
@@ -106,18 +102,18 @@ COLUMNS = (
     "unseen_mean_test",
     "gradient_norm_squared",  # of the stochastic directions of x, mean since the last row
     "upper_rate",
-    "lowest_worst_test",  # so far, over all evaluations, also those that are not kept
+    "lowest_worst_test",  # so far, over all evaluations, saved or not
     "lowest_unseen_worst_test",
-    "residual",  # what the experiment's probe measured, at the rows that it looked at
+    "residual",  # the measurement of the experiment's probe, at the rows where it was called
 )
 ROWS = ("validation", "selection", "test")
-# Of an experiment that knows baselines: the worst regret, and the numbers of the tasks with the worst loss and regret.
+# With baselines: the worst regret, and the numbers of the tasks with the worst loss and the worst regret.
 REGRETS = tuple(name for rows in ROWS for name in (f"worst_{rows}_task", f"regret_{rows}", f"regret_{rows}_task"))
-LATER = ("worst_selection", "mean_selection")  # columns that finished runs of earlier versions do not have
+LATER = ("worst_selection", "mean_selection")  # columns that runs of earlier versions lack
 
 
 class Record:
-    """The evaluations of one finished run, a column each; NaN where there is nothing."""
+    """The evaluations of one finished run, by column; NaN = not measured."""
 
     def __init__(self, columns: Mapping[str, np.ndarray]):
         self.columns = dict(columns)
@@ -143,7 +139,7 @@ class Record:
         probed: Mapping[int, float] | None = None,
         baselines: Baselines | None = None,
     ) -> Record:
-        """The record of a result, with what probes measured by step, and with regrets where baselines are known."""
+        """The record of a result, with measurements of a probe by step, and with regrets if baselines are known."""
         history = result.history
         n = history.validation.shape[1] if seen is None else seen
         nothing = np.full_like(history.validation, np.nan)
@@ -187,36 +183,8 @@ def _regrets(rows: str, losses: np.ndarray, known: Baselines) -> dict[str, np.nd
     }
 
 
-class Records(Protocol):
-    """A store of finished runs. Runs end in several threads."""
-
-    def has(self, experiment: Experiment, variant: str, method: Method, seed: int) -> bool:
-        """Whether this run is finished, with these settings."""
-        ...
-
-    def keep(self, experiment: Experiment, variant: str, method: Method, seed: int, record: Record) -> None:
-        """Keeps a finished run."""
-        ...
-
-    def under_way(self, experiment: Experiment, variant: str, method: Method, seed: int) -> Checkpoint | None:
-        """The checkpoint of a run that is not finished; None = it is not kept."""
-        ...
-
-    def read(self, experiment: Experiment, variant: str, method: Method) -> dict[int, Record]:
-        """The finished runs of one method by seed."""
-        ...
-
-    def keep_facts(self, name: str, facts: Mapping[str, str | float]) -> None:
-        """Keeps other measured numbers under a name."""
-        ...
-
-    def read_facts(self, name: str) -> dict[str, str | float]:
-        """The numbers that `keep_facts` kept; empty if there are none."""
-        ...
-
-
 class MemoryRecords:
-    """Finished runs in memory."""
+    """Finished runs in memory. Runs end in several threads."""
 
     def __init__(self) -> None:
         self.runs: dict[str, dict[int, Record]] = {}
@@ -256,7 +224,7 @@ class RecordFiles:
 
     SETTINGS is a digest of what the runs depend on (see settings.json there). Runs of other settings, such as quick
     ones, have folders beside it, and nothing finished is ever deleted. The folder seed-0.unfinished has the checkpoint
-    of a run until it is finished. These are `Records`.
+    of a run until it is finished.
     """
 
     def __init__(self, folder: Path):
@@ -282,14 +250,14 @@ class RecordFiles:
         """Writes a run, whole or not at all, and removes its checkpoint."""
         place = self.place(experiment, variant, method)
         names = [*COLUMNS, *(name for name in REGRETS if name in record.columns)]
-        rows = zip(*(record[name].tolist() for name in names), strict=True)
-        lines = [",".join(names), *(",".join(f"{value:.9g}" for value in row) for row in rows)]
+        values = zip(*(record[name].tolist() for name in names), strict=True)
+        rows = [dict(zip(names, row, strict=True)) for row in values]
         with self.lock:
             if not (place / "settings.json").is_file():
                 place.mkdir(parents=True, exist_ok=True)
                 settings = json.dumps(experiment.settings(variant, method), indent=1)
                 write_whole(place / "settings.json", settings.encode())
-            write_whole(place / f"seed-{seed}.csv", ("\n".join(lines) + "\n").encode())
+            write_table(place / f"seed-{seed}.csv", rows)
         shutil.rmtree(self.under_way(experiment, variant, method, seed).path, ignore_errors=True)
 
     def read(self, experiment: Experiment, variant: str, method: Method) -> dict[int, Record]:
@@ -332,6 +300,9 @@ class RecordFiles:
             return []
         header, *rows = _csv_rows(file)
         return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+Records = MemoryRecords | RecordFiles  # a store of finished runs
 
 
 def _read_record(path: Path) -> Record:

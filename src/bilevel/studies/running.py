@@ -1,4 +1,4 @@
-"""Makes the missing runs of an experiment, several at once, keeps each as it ends, and predicts how long they take."""
+"""Makes the missing runs of an experiment, several at once, saves each when it ends, and predicts their time."""
 
 from __future__ import annotations
 
@@ -15,23 +15,20 @@ from typing import Any, NamedTuple
 
 import jax
 
+from bilevel import Checkpoint, Problem, Result, divergence
 from bilevel._run.checkpoint_writer import Passing, opened
 from bilevel._run.compiling import compile_cache
-from bilevel._run.divergence import Stop
 from bilevel._run.driver import run_one
 from bilevel._run.identity import DifferentRunError
 from bilevel._run.progress import Bar, Quiet, bar
 from bilevel._run.run import Run
-from bilevel._run.run_state import CALLBACK_FAILED
 from bilevel._run.stopping import noticed
 from bilevel.diagnostics.points import read_point
-from bilevel.problem.problem import Problem
 from bilevel.results.history import Iterate
-from bilevel.results.result import Result
 from bilevel.studies.records import Experiment, Method, Probe, Record, RecordFiles, Records
 
-PROBED = "min-max"  # the method that probes look at
-PROBES = (0.01, 0.03, 0.1, 0.3, 1.0)  # the steps that they look at, as shares of the run
+PROBED = "min-max"  # the method that is probed
+PROBES = (0.01, 0.03, 0.1, 0.3, 1.0)  # when, as shares of the run
 TIMED_SHARE = 100  # a hundredth of a run is timed
 
 
@@ -48,7 +45,7 @@ class Stage(NamedTuple):
 
     @property
     def thinning(self) -> int:
-        """One evaluation in this many is kept."""
+        """One evaluation in this many is saved."""
         kept = self.experiment.rows
         return 1 if kept is None else max(1, self.experiment.evaluations // kept)
 
@@ -58,7 +55,7 @@ class Stage(NamedTuple):
         ready, solver = experiment.start(seed, self.variant), experiment.methods[self.variant][method]
         every = max(1, experiment.steps // experiment.evaluations)
         # As the paper measures: losses at the y of the steps; and no rate is lowered when a run diverges.
-        options: Any = {"on_divergence": Stop(), "fitted": False}
+        options: Any = {"on_divergence": divergence.Stop(), "fitted": False}
         return Run(ready.problem, solver, ready.x, experiment.y, seed, experiment.steps, every, **options)
 
 
@@ -69,23 +66,14 @@ class Made(NamedTuple):
     record: Record
 
 
-class Done(NamedTuple):
-    """The result of a run, and what its probe measured, by step."""
-
-    result: Result
-    probed: dict[int, float]
-
-
 # Makes runs elsewhere, and yields each as it ends.
-Maker = Callable[[Stage, Sequence[tuple[int, Method]]], Iterable[tuple[int, Method, "Made"]]]
-
-
+Maker = Callable[[Stage, Sequence[tuple[int, Method]]], Iterable[tuple[int, Method, Made]]]
 _MAKER: ContextVar[Maker | None] = ContextVar("maker", default=None)
 
 
 @contextmanager
 def made_by(maker: Maker) -> Iterator[None]:
-    """A scope in which runs are made elsewhere, such as on a cluster, and kept here."""
+    """A scope in which runs are made elsewhere, such as on a cluster, and saved here."""
     token = _MAKER.set(maker)
     try:
         yield
@@ -150,27 +138,29 @@ def _compile(stage: Stage, seed: int, method: Method) -> None:
 def _one(stage: Stage, seed: int, method: Method, records: Records, shown: Bar, halt: threading.Event) -> str:
     if halt.is_set():
         return "interrupted"
-    probe = stage.experiment.probe.get(stage.variant) if method == PROBED else None
-    made = (
-        _kept(stage, seed, method, records, shown, halt)
-        if probe is None
-        else _probed(stage.run(seed, method), probe, shown, halt)
-    )
-    return _keep(stage, seed, method, _recorded(stage, made), records)
+    under_way = records.under_way(stage.experiment, stage.variant, method, seed)
+    return _keep(stage, seed, method, _made(stage, seed, method, under_way, shown, halt), records)
 
 
 def make(stage: Stage, seed: int, method: Method) -> Made:
     """Makes one run from its beginning, for `made_by`."""
-    run, probe, halt = stage.run(seed, method), None, threading.Event()
-    if method == PROBED:
-        probe = stage.experiment.probe.get(stage.variant)
     with compile_cache():
-        done = Done(run_one(run, Quiet(), halt), {}) if probe is None else _probed(run, probe, Quiet(), halt)
-    return _recorded(stage, done)
+        return _made(stage, seed, method, None, Quiet(), threading.Event())
 
 
-def _recorded(stage: Stage, done: Done) -> Made:
-    experiment, (result, probed) = stage.experiment, done
+def _made(
+    stage: Stage, seed: int, method: Method, under_way: Checkpoint | None, shown: Bar, halt: threading.Event
+) -> Made:
+    """Makes one run. It resumes from a checkpoint unless it has a probe, whose numbers no checkpoint holds."""
+    experiment, run = stage.experiment, stage.run(seed, method)
+    probed: dict[int, float] = {}
+    probe = experiment.probe.get(stage.variant) if method == PROBED else None
+    if probe is None:
+        result = _resumed(dataclasses.replace(run, checkpoint=under_way, resume=under_way is not None), shown, halt)
+    else:
+        result = run_one(dataclasses.replace(run, callback=_callback(run, probe, probed)), shown, halt)
+        if result.status == "callback failed":  # the probe failed, and the run leaves no record
+            raise RuntimeError(result.message)
     record = Record.of(result, experiment.seen, probed, experiment.baselines).thinned(stage.thinning)
     return Made(result.status, record)
 
@@ -181,42 +171,32 @@ def _keep(stage: Stage, seed: int, method: Method, made: Made, records: Records)
     return made.status
 
 
-def _kept(stage: Stage, seed: int, method: Method, records: Records, shown: Bar, halt: threading.Event) -> Done:
-    """A run that resumes from its checkpoint."""
-    under_way = records.under_way(stage.experiment, stage.variant, method, seed)
-    run = dataclasses.replace(stage.run(seed, method), checkpoint=under_way, resume=under_way is not None)
+def _resumed(run: Run, shown: Bar, halt: threading.Event) -> Result:
+    """Goes on with a run. If the checkpoint is of another version of the experiment, the run begins again."""
     try:
-        return Done(_make(run, shown, halt), {})
-    except DifferentRunError:  # the checkpoint is of another version of the experiment: begin again
-        assert under_way is not None
-        shutil.rmtree(under_way.path)
-        return Done(_make(run, shown, halt), {})
+        with opened([run], Passing) as keepers:
+            return run_one(run, shown, halt, keepers[0])
+    except DifferentRunError:
+        assert run.checkpoint is not None
+        shutil.rmtree(run.checkpoint.path)
+        return _resumed(run, shown, halt)
 
 
-def _probed(run: Run, probe: Probe, shown: Bar, halt: threading.Event) -> Done:
-    """A run with a probe. No checkpoint holds what it measured, so an interrupted run begins again."""
+def _callback(run: Run, probe: Probe, probed: dict[int, float]) -> Callable[[dict[str, Any]], None]:
+    """A callback that writes what the probe measures into `probed`, by step."""
     assert isinstance(run.problem, Problem)
-    problem, found = run.problem, {}
-    due = {round(share * run.steps) for share in PROBES}
+    problem, due = run.problem, {round(share * run.steps) for share in PROBES}
 
     def look(evaluation: dict[str, Any]) -> None:
         if evaluation["step"] in due:
             iterate = Iterate(evaluation["x"], evaluation["y"], evaluation["weights"], evaluation["validation"], None)
-            found[evaluation["step"]] = probe(problem, read_point("probe", problem, iterate))
+            probed[evaluation["step"]] = probe(problem, read_point("probe", problem, iterate))
 
-    result = _make(dataclasses.replace(run, callback=look), shown, halt)
-    if result.status == CALLBACK_FAILED:  # the probe failed, and the run leaves no record
-        raise RuntimeError(result.message)
-    return Done(result, found)
-
-
-def _make(run: Run, shown: Bar, halt: threading.Event) -> Result:
-    with opened([run], Passing) as keepers:
-        return run_one(run, shown, halt, keepers[0])
+    return look
 
 
 def seconds_of(stage: Stage, records: RecordFiles) -> float:
-    """Seconds per run, with one run at a time on each core. Measured once and kept.
+    """Seconds per run, with one run at a time on each core. Measured once and saved.
 
     Finished runs of the stage, if any, give the number instead.
     """

@@ -122,9 +122,9 @@ def chosen_by(record: Record) -> str:
 
 
 def score(record: Record | None, steps: int) -> float:
-    """The final worst loss of a run of `steps` steps, by which choices are made; infinite if missing or diverged.
+    """The final worst loss of a run of `steps` steps, which tuning minimises; infinite if missing or diverged.
 
-    So no tuner prefers rates whose runs end early at a loss that is still low.
+    Otherwise tuning would prefer rates whose runs end early at a low loss.
     """
     if record is None or diverged(record, steps):
         return float("inf")

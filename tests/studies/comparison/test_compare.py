@@ -142,7 +142,10 @@ def test_all_solvers_are_min_max_methods():
         ({"problem": "ball", "solvers": 3}, "a list of names"),
         ({"problem": "ball", "solvers": ["MORBiT"], "automatic": "MORBiT"}, "automatic='MORBiT'.*a list of names"),
         ({"problem": "ball", "solvers": ["MORBIT2"]}, "Did you mean MORBiT"),
-        ({"problem": "ball", "solvers": ["paper", "MORBiT"]}, "does not have 'ball', only sinusoids, letter, fashion"),
+        (
+            {"problem": "ball", "solvers": ["paper", "MORBiT"]},
+            "not in the paper, which has only sinusoids, letter, fashion",
+        ),
         ({"problem": "ball", "solvers": ["GDA"]}, "GDA cannot run on this problem"),
         ({"problem": "ball", "solvers": ["MMB"]}, "MMB cannot run on this problem"),
         ({"problem": "sinusoids", "solvers": ["SABA"]}, "SABA cannot run on this problem: .*Generator"),

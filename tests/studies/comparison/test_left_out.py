@@ -4,7 +4,6 @@ import jax.numpy as jnp
 import pytest
 
 import bilevel as bl
-from bilevel.studies.comparison.benchmarks import Recommended
 from bilevel.studies.comparison.runner import Grid
 
 SMALL = Grid((1e-2,), (1e-1,), (1e-3,))
@@ -68,9 +67,7 @@ def test_automatic_rates_that_diverge_leave_the_tuned_ones(slopes):
 
 
 def test_no_budget_where_the_recommended_solver_diverges(slopes, monkeypatch):
-    monkeypatch.setattr(
-        "bilevel.studies.comparison.runner.recommended_for", lambda problem: Recommended("Wild", Wild())
-    )
+    monkeypatch.setattr("bilevel.studies.comparison.runner.recommended_for", lambda problem: Wild())
     with pytest.raises(ValueError, match=r"the calls of a run of Wild, which diverges at step \d+: give calls or sec"):
         bl.compare(*slopes, solvers={"calm": CALM}, seeds=1, progress=False)
 

@@ -61,7 +61,7 @@ def test_the_text_and_the_figure_have_both(compared):
     text = compared.summary()
     assert "regret sel." in text
     assert "regret test" in text
-    assert "Regrets are losses less what a task could reach" in text
+    assert "A regret is a loss minus what its task could reach" in text
     assert "  south, north" in text
     labels = [axes.get_ylabel() for axes in compared.plot().axes]
     assert [label for label in labels if label] == [
@@ -86,7 +86,7 @@ def test_baselines_may_be_given_by_name_or_in_order(compared):
 @pytest.mark.parametrize(
     ("problem", "given", "said"),
     [
-        ("ball", [1.0], "goes with a problem of yours"),
+        ("ball", [1.0], "is for a problem of yours"),
         (PROBLEM, [1.0], r"compare\(baselines=.*2 numbers, one for each task"),
         (PROBLEM, bl.Baselines([1.0], names=["north"]), "none for task 'south'"),
     ],

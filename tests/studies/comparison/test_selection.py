@@ -60,7 +60,7 @@ def test_solvers_are_ordered_by_selection_rows_and_ranked_by_test_rows_too(compa
 def test_the_text_says_what_ranks_are_by_and_has_both(compared):
     _, head, slow, *rest = compared.summary().splitlines()
     assert head.split()[9:15] == ["sel.", "worst", "test", "rank", "by", "it"]
-    assert "Ranked by the worst selection loss, of rows that x never saw; rates were tuned by it." in rest
+    assert "Ranked by the worst loss on selection rows, which x never saw; it tuned the rates too." in rest
     assert " 2 2-2 " in slow
     without = bl.Comparison("t", [candidate("a", 1.0), candidate("b", 2.0)], {}, 1.0).summary()
     assert "sel." not in without
@@ -135,7 +135,7 @@ def test_the_figure_has_ranks_with_their_intervals():
 
 def test_the_smallest_rate_of_x_is_told_as_what_it_means():
     one = lambda edges: [row | {"at_edge": edges} for row in bl.Comparison("t", [candidate("a", 1.0)], {}, 1.0).table()]  # noqa: E731
-    still, wider = "the less x moved the better", "give a wider bl.Grid"
+    still, wider = "x did best when it hardly moved", "give a wider bl.Grid"
     for edges, words in {"smallest x": {still}, "largest y": {wider}, "smallest x, largest y": {still, wider}}.items():
         text = str(edge_of_grid(one(edges)))
         assert {said for said in (still, wider) if said in text} == words

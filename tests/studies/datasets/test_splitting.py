@@ -165,7 +165,7 @@ def test_small_tasks_are_named_or_left_out():
     ("options", "said"),
     [
         ({"validation": 0.0}, "it needs a share of validation rows"),
-        ({"test": 0.7}, "shares below 1 in all"),
+        ({"test": 0.7}, "a sum below 1"),
         ({"test": -0.1}, r"test=-0\.1"),
         ({"seed": -1}, "seed=-1"),
         ({"smallest": 0}, "smallest=0"),

@@ -142,7 +142,7 @@ def test_reproduce_runs_draws_and_is_judged(tmp_path):
     assert "2 runs in" in ran.text
     assert (tmp_path / "figure-1c.png").is_file()
     again = call("reproduce", "1c", "--quick", "--seeds", "1", "--out", str(tmp_path), "--quiet")
-    assert "all runs were there" in again.text
+    assert "all runs are finished already" in again.text
     judged = call("claims", "--quick", "--out", str(tmp_path))
     assert "3 unseen sinusoids" in judged.text
     assert "inconclusive" in judged.text

@@ -58,7 +58,7 @@ def test_a_damaged_run(harm, said, records, file):
     with pytest.raises(ValueError, match=said) as caught:
         read(records)
     assert str(caught.value).startswith(f"{file} ")
-    assert str(caught.value).endswith("delete it, and its runs are made again.")
+    assert str(caught.value).endswith("delete it to make its runs again.")
 
 
 def test_a_run_too_large_to_be_one(records, file):

@@ -51,7 +51,7 @@ def pooled(train: BaselineRows, test: BaselineRows, tasks: int, seed: int) -> np
 def one_each(train: BaselineRows, test: BaselineRows, tasks: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """For one task after the other, the numbers of its test rows and the predictions of its own model."""
     shares = np.bincount(train.target, minlength=train.classes) / len(train.target) if train.classes else np.empty(0)
-    of_train, of_test = (_by_task(rows.task, tasks) for rows in (train, test))
+    of_train, of_test = (by_task(rows.task, tasks) for rows in (train, test))
     with threadpool_limits(1, "blas"):  # in small products, several threads would wait for each other
         for number in range(tasks):
             own, asked = train.take(of_train[number]), of_test[number]
@@ -65,7 +65,8 @@ def one_each(train: BaselineRows, test: BaselineRows, tasks: int, seed: int) -> 
             yield asked, _outputs(model, test.X[asked], train.classes)
 
 
-def _by_task(task: np.ndarray, tasks: int) -> list[np.ndarray]:
+def by_task(task: np.ndarray, tasks: int) -> list[np.ndarray]:
+    """The numbers of the rows of each task."""
     order = np.argsort(task, kind="stable")
     return np.split(order, np.cumsum(np.bincount(task, minlength=tasks))[:-1])
 

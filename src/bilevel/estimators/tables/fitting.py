@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevel import estimators
+from bilevel import estimators, split
 from bilevel._core.values import suggestion
 from bilevel.estimators.tables import baseline_models, columns, judging, reading
 from bilevel.estimators.tables.columns import (
@@ -25,7 +25,6 @@ from bilevel.estimators.tables.columns import (
 from bilevel.estimators.tables.judging import AVERAGE, ONE_EACH, POOLED, ROBUST, TaskScores, Verdict
 from bilevel.estimators.tables.reading import Coded, InputError, Table, Values, rows_of
 from bilevel.estimators.tables.settings import Settings
-from bilevel.studies.datasets.splitting import split
 
 ESTIMATORS = {
     ("representation", CLASSIFICATION): "RobustRepresentationClassifier",

@@ -148,26 +148,28 @@ def described(fitted: Fitted) -> dict[str, Any]:
 
 
 def _table(lines: list[TaskScores]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     measures = [f"{model} {what}" for what in ("loss", "score") for model in MODELS]
-    writer.writerow(["task", "rows", "held out", *measures, "weight"])
+    rows = []
     for line in lines:
         numbers = [by_model[model] for by_model in (line.losses, line.scores) for model in MODELS]
-        shown = ["" if number != number else repr(number) for number in numbers]
-        writer.writerow([line.task, line.rows, line.held_out, *shown, line.weight])
-    return text.getvalue()
+        shown = ["" if math.isnan(number) else repr(number) for number in numbers]
+        rows.append([line.task, line.rows, line.held_out, *shown, line.weight])
+    return _csv(["task", "rows", "held out", *measures, "weight"], rows)
 
 
 def _history(results: Any) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["model", "step", "seconds", "worst validation", "mean validation", "worst selection"])
+    rows = []
     for name, result in results.items():
         history = result.history
         selection = history.selection_worst if history.selection_worst is not None else [""] * history.evaluations
-        rows = zip(history.step, history.seconds, history.worst, history.mean, selection, strict=True)
-        writer.writerows([name, *row] for row in rows)
+        columns = history.step, history.seconds, history.worst, history.mean, selection
+        rows += [[name, *row] for row in zip(*columns, strict=True)]
+    return _csv(["model", "step", "seconds", "worst validation", "mean validation", "worst selection"], rows)
+
+
+def _csv(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([head, *rows])
     return text.getvalue()
 
 

@@ -65,8 +65,7 @@ class Outputs:
     def lines(self, names: list[str], rows: np.ndarray, weights: Mapping[str, float]) -> list[TaskScores]:
         """The scores of the tasks, the worst first, and those that are not scored last."""
         losses = self.losses()
-        order = np.argsort(self.task, kind="stable")
-        parts = np.split(order, np.cumsum(np.bincount(self.task, minlength=len(names)))[:-1])
+        parts = baseline_models.by_task(self.task, len(names))
         nothing = dict.fromkeys(self.of, float("nan"))
         found = []
         for name, count, own in zip(names, rows.tolist(), parts, strict=True):

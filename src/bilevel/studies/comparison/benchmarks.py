@@ -1,23 +1,20 @@
-"""Problems and solvers to compare, by name, and checks of which fit together."""
+"""Problems and solvers to compare, by name, and checks that they fit together."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
+from bilevel import MORBiT, Solver, recommended
 from bilevel import solvers as exported
 from bilevel._core.values import suggestion
 from bilevel.hypergradients import Unrolled
 from bilevel.problem import initial_point
-from bilevel.problem.problem import BaseProblem
-from bilevel.solvers import MORBiT
-from bilevel.solvers._base.solver import Solver
-from bilevel.solvers.recommendation import recommended
 from bilevel.studies.catalogue import find
 from bilevel.studies.datasets import fashion_pairs, letter_pairs, sinusoids
 from bilevel.studies.paper import experiments
@@ -29,6 +26,7 @@ from bilevel.studies.problems import (
     representation,
     sinusoid_regression,
 )
+from bilevel.studies.problems.closed_form import AnyProblem
 from bilevel.studies.records import Experiment, Reference
 from bilevel.weightings import SimplexAscent
 
@@ -61,7 +59,7 @@ def _fashion(seed: int, variant: str = "") -> Ready:
 
 _waves = MORBiT(0.007, 0.005, Unrolled(), SimplexAscent(0.003, pull=3.0))
 
-# Their steps are those of the recommended solver. Its calls are the budget, unless one is given.
+# Their steps are for the recommended solver. The calls of its run are the budget, unless one is given.
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
@@ -102,7 +100,7 @@ def benchmark(name: str) -> Experiment:
     raise ValueError(f"compare(problem={name!r}): {known.rstrip()}")
 
 
-def own_benchmark(problem: BaseProblem, x: Any, y: Any) -> Experiment:
+def own_benchmark(problem: AnyProblem, x: Any, y: Any) -> Experiment:
     """A benchmark of a user's problem. Its name is a fingerprint, by which finished runs are found again."""
     ready = Ready(problem, x)
     name = f"problem-{fingerprint(ready, y)}"
@@ -129,38 +127,29 @@ def _code(function: Any) -> bytes:
     return type(function).__qualname__.encode() if code is None else code.co_code + repr(code.co_consts).encode()
 
 
-class Selection(NamedTuple):
-    """The solvers to compare, and whether the paper's own run is among them."""
+def choose(
+    solvers: Sequence[str] | Mapping[str, Solver] | None, benchmark: Experiment
+) -> tuple[dict[str, Solver], bool]:
+    """The solvers that a user chose, and whether the paper's own run is among them.
 
-    solvers: dict[str, Solver]
-    paper: bool
-
-
-class Recommended(NamedTuple):
-    """The solver that we recommend for a problem, and its name."""
-
-    name: str
-    solver: Solver
-
-
-def choose(solvers: Sequence[str] | Mapping[str, Solver] | None, benchmark: Experiment) -> Selection:
-    """The solvers that a user chose: by name they become min-max methods, objects run as they are given."""
+    Solvers chosen by name become min-max methods; objects run as they are given.
+    """
     if solvers is None:
-        return Selection(all_solvers(), benchmark.reference is not None)
+        return all_solvers(), benchmark.reference is not None
     if isinstance(solvers, Mapping) and solvers:
         for name, solver in solvers.items():
             if not isinstance(solver, Solver):
                 raise TypeError(f"compare(solvers=...): {name!r} is {solver!r}; it needs a solver object.")
-        return Selection(dict(solvers), False)
+        return dict(solvers), False
     named = isinstance(solvers, Sequence) and not isinstance(solvers, str) and len(solvers) > 0
     if not named or not all(isinstance(name, str) for name in solvers):
         raise ValueError(f"compare(solvers={solvers!r}): it needs a list of names, or a dict of solvers by label.")
     if "paper" in solvers and benchmark.reference is None:
         has = ", ".join(name for name, other in BENCHMARKS.items() if other.reference is not None)
         raise ValueError(
-            f"compare(solvers=...): the paper does not have {benchmark.name!r}, only {has}: leave out 'paper'."
+            f"compare(solvers=...): {benchmark.name!r} is not in the paper, which has only {has}: leave out 'paper'."
         )
-    return Selection(by_name([name for name in solvers if name != "paper"]), "paper" in solvers)
+    return by_name([name for name in solvers if name != "paper"]), "paper" in solvers
 
 
 def by_name(names: Sequence[str]) -> dict[str, Solver]:
@@ -174,12 +163,12 @@ def all_solvers() -> dict[str, Solver]:
     return {name: robust(solver()) for name, solver in every.items() if solver.card.problem == "bilevel"}
 
 
-def recommended_for(problem: BaseProblem) -> Recommended:
-    """The recommended solver among those with rates, which a comparison tunes or leaves automatic."""
+def recommended_for(problem: AnyProblem) -> Solver:
+    """The recommended solver among those that have rates: a comparison tunes them or leaves them automatic."""
     solver = recommended(problem)
     if not solver.has_chosen_rates:
         solver = exported.Tandem() if problem.is_stochastic else exported.MORBiT()
-    return Recommended(type(solver).__name__, solver)
+    return solver
 
 
 def robust(solver: Any) -> Solver:
@@ -188,7 +177,7 @@ def robust(solver: Any) -> Solver:
 
 
 def refusal(solver: Solver, ready: Ready, y: Any = None) -> str | None:
-    """Why a solver cannot run on a problem, in a sentence; None where its checks before the run pass."""
+    """Why a solver cannot run on a problem, in a sentence; None if its checks before the run pass."""
     try:
         solver.check_kind(ready.problem)
         solver.check(ready.problem)

@@ -1,8 +1,8 @@
-"""Solvers that ran: their runs, what a run costs, who ranks where, and the table that shows all this.
+"""The solvers of a comparison: their runs, costs and ranks, and the table of all this.
 
 An oracle call is one value, gradient or product of one task on one row of data, as papers count them: a full pass over
-N rows is N calls. A value that comes with a gradient is free (see `bl.cost`). All that a run asks for counts: first
-values and tables, loops that grow, and what automatic rates measure. Evaluations on all the data do not.
+N rows is N calls. A value that comes with a gradient is free (see `bl.cost`). All calls of a run count: for first
+values and tables, loops that grow, and automatic rates. Evaluations on all the data do not count.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Used(NamedTuple):
 
     steps: np.ndarray  # 0, then those that are evaluated
     calls: np.ndarray  # up to each of them
-    besides: float  # of all these, not in steps: first values, tables, rates that are measured
+    besides: float  # those outside of steps: for first values, tables and automatic rates
 
     @classmethod
     def of(cls, cost: RunCost) -> Used:
@@ -62,7 +62,7 @@ class Candidate(NamedTuple):
     rates: str  # of x, y and the weights, as tuned; "automatic"; "as given"
     runs: dict[int, Record]  # by seed
     steps: int  # that each run was to make
-    edges: tuple[str, ...] = ()  # where tuned rates are the largest or smallest that were tried: "largest x"
+    edges: tuple[str, ...] = ()  # tuned rates that are the largest or smallest tried, such as "largest x"
 
     @property
     def diverged(self) -> np.ndarray:
@@ -137,7 +137,7 @@ def ranks(losses: np.ndarray) -> list[Rank]:
     """The rank of every solver from its losses, (solvers, seeds); infinite where a run diverged.
 
     All solvers have the same seeds, and a resample draws the same seeds for all of them. A hard seed is hard for all,
-    so that it cancels.
+    so its effect cancels.
     """
     seeds = losses.shape[1]
     place = places(losses)
@@ -150,7 +150,7 @@ def ranks(losses: np.ndarray) -> list[Rank]:
 
 
 def ranked(losses: Sequence[Sequence[float]]) -> list[Rank]:
-    """`ranks` of rows that may differ in length, on the first seeds, which all of them have."""
+    """Like `ranks`, for rows that may differ in length: only the first seeds count, which all rows have."""
     if not losses:
         return []
     seeds = min(map(len, losses))
@@ -161,26 +161,27 @@ LOSSES = tuple(f"{what}_{rows}" for rows in ("validation", "selection", "test") 
 TableRow = dict[str, str | float]
 
 
-class RowRanks(NamedTuple):
-    """A solver's rank, its rank by test rows, and the rank of the first solver."""
-
-    own: Rank | None
-    test: Rank | None
-    first: Rank | None
-
-
-def table_row(candidate: Candidate, ranks: RowRanks, target: float) -> TableRow:
+def table_row(
+    candidate: Candidate, rank: Rank | None, test_rank: Rank | None, first: Rank | None, target: float
+) -> TableRow:
     """One solver: means and standard deviations over its runs, and the mean calls and seconds of those at the target.
 
     Losses of diverged runs count as infinite: the median then replaces the mean, and there is no deviation.
+
+    Args:
+        candidate: the solver.
+        rank: its rank.
+        test_rank: its rank by test rows.
+        first: the rank of the first solver.
+        target: the loss to which calls and seconds are counted.
     """
     own, nan = candidate.profile, float("nan")
     found: TableRow = {"solver": candidate.name, "rates": candidate.rates, "at_edge": ", ".join(candidate.edges)}
     found |= {"steps": candidate.steps, "ranked_by": candidate.ranked_by}
-    for name, rank in {"rank": ranks.own, "test_rank": ranks.test}.items():
-        place = (nan, nan, nan) if rank is None else rank
+    for name, known in {"rank": rank, "test_rank": test_rank}.items():
+        place = (nan, nan, nan) if known is None else known
         found |= dict(zip((name, f"{name}_low", f"{name}_high"), place, strict=True))
-    tied = ranks.own is not None and ranks.first is not None and ranks.own.ties(ranks.first)
+    tied = rank is not None and first is not None and rank.ties(first)
     found["ties_with_first"] = float(tied)
     found |= _losses(candidate)
     steps = np.array([reached(record, target) for record in candidate.runs.values()])
@@ -210,7 +211,7 @@ def table_regrets(candidate: Candidate, names: Sequence[str]) -> TableRow:
 
 
 def _losses(candidate: Candidate) -> TableRow:
-    """Final losses, and test losses where a run was best; NaN for rows that the problem does not have."""
+    """Final losses, and test losses at the best evaluation; NaN if the problem has no such rows."""
     found: TableRow = {}
     ends = dict.fromkeys(LOSSES, candidate.ends) | {"worst_test_at_best": candidate.at_best}
     for name, of in ends.items():
@@ -228,7 +229,7 @@ def _ends(candidate: Candidate, name: str, of: Callable[[str], np.ndarray]) -> T
 
 
 def reached(record: Record, target: float) -> float:
-    """The first evaluated step at which the worst validation loss is the target or lower; NaN if none is."""
+    """The first evaluated step whose worst validation loss is at most the target; NaN if there is none."""
     there = np.flatnonzero(record["worst_validation"] <= target)
     return float(record["step"][there[0]]) if len(there) else float("nan")
 
@@ -254,14 +255,14 @@ def table_findings(rows: Sequence[TableRow]) -> tuple[Finding, ...]:
 
 
 def tie_for_first(rows: Sequence[TableRow]) -> Finding | None:
-    """Solvers that the seeds cannot tell from the first."""
+    """Solvers whose rank cannot be told from the first one with these seeds."""
     tied = [f"{row['solver']}{', automatic' * (row['rates'] == AUTOMATIC)}" for row in rows if row["ties_with_first"]]
     if len(tied) < 2:
         return None
     return Finding(
         "tie",
         f"Tie for the first place (the same place, or intervals that overlap): {'; '.join(tied)}. "
-        "More seeds tell more.",
+        "More seeds may tell them apart.",
         {"solvers": len(tied)},
     )
 
@@ -271,13 +272,13 @@ def edge_of_grid(rows: Sequence[TableRow]) -> Finding | None:
     own = sorted({f"{row['solver']}: {row['at_edge']}" for row in rows if row["at_edge"]})
     if not own:
         return None
-    words = f"Rates that are the largest or smallest that were tried: {'; '.join(own)}."
+    words = f"Rates that are the largest or smallest tried: {'; '.join(own)}."
     still = [row for row in rows if "smallest x" in str(row["at_edge"])]
     others = any(str(row["at_edge"]) != "smallest x" for row in rows if row["at_edge"])
     if still:
-        words += " Where that is the smallest x, the less x moved the better: on these rows it learns nothing of use."
+        words += " Where this is the smallest rate of x, x did best when it hardly moved: it learns nothing useful."
     if others:
-        words += " Beyond them may be better ones: give a wider bl.Grid."
+        words += " Better rates may lie beyond: give a wider bl.Grid."
     return Finding(
         "edge of the grid",
         words,
@@ -287,9 +288,9 @@ def edge_of_grid(rows: Sequence[TableRow]) -> Finding | None:
 
 WORST = {"worst_selection": "worst sel.", "worst_test": "worst test", "worst_validation": "worst val."}
 RANKED_BY = {
-    "worst_selection": "the worst selection loss, of rows that x never saw; rates were tuned by it",
+    "worst_selection": "the worst loss on selection rows, which x never saw; it tuned the rates too",
     "worst_test": "the worst test loss; rates were tuned by the worst validation loss",
-    "worst_validation": "the worst validation loss, by which rates were tuned too: there are no other rows",
+    "worst_validation": "the worst validation loss, which tuned the rates too: there are no other rows",
 }
 
 
@@ -366,8 +367,8 @@ def _costs(goal: str) -> list[Column]:
 
 
 def _notes(rows: Sequence[TableRow]) -> list[str]:
-    """The column that ranks go by, and the findings."""
-    of_tasks = "Regrets are losses less what a task could reach; of tasks: with the worst loss, with the worst regret."
+    """What ranks are based on, and the findings."""
+    of_tasks = 'A regret is a loss minus what its task could reach; "of tasks" has the worst by loss and by regret.'
     said = [f"Ranked by {RANKED_BY[str(rows[0]['ranked_by'])]}.", *[of_tasks] * ("regret_test" in rows[0])]
     return [*said, *map(str, table_findings(rows))]
 

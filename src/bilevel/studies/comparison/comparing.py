@@ -1,22 +1,22 @@
-"""`compare`: any solvers on one problem at equal budgets, each with rates tuned on the same grid."""
+"""`compare` runs solvers on one problem at equal budgets, each with rates tuned on the same grid."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax.typing import ArrayLike
 
+from bilevel import Baselines, Problem, Solver
 from bilevel._core import pytrees, values
 from bilevel.diagnostics.costs import DivergedError
 from bilevel.problem import initial_point
-from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.results.findings.finding import Finding
-from bilevel.solvers._base.solver import Solver
 from bilevel.studies.comparison import figure
 from bilevel.studies.comparison.benchmarks import (
     OPTIMA,
@@ -31,7 +31,6 @@ from bilevel.studies.comparison.candidates import (
     AUTOMATIC,
     Candidate,
     Rank,
-    RowRanks,
     TableRow,
     ranked,
     table_findings,
@@ -41,9 +40,9 @@ from bilevel.studies.comparison.candidates import (
     write_tables,
 )
 from bilevel.studies.comparison.runner import TUNING_SEED, Budget, Grid, OverBudgetError, Runner, tunable, tuned_on
+from bilevel.studies.problems.closed_form import AnyProblem
 from bilevel.studies.records import Experiment, MemoryRecords, RecordFiles
-from bilevel.weightings.base import Weighting
-from bilevel.weightings.baselines import Baselines, values_of
+from bilevel.weightings import Weighting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,12 +54,12 @@ class Comparison:
 
     Attributes:
         title: of the problem.
-        candidates: the solvers that ran, in the order of their final worst selection loss, or of the test loss where
-            there are no selection rows, or else of the validation loss; those that diverge last.
+        candidates: the solvers that ran, ordered by their final worst loss: on selection rows, or on test rows if there
+            are none, or else on validation rows. Solvers that diverge come last.
         skipped: solvers that did not run on the problem, and why.
         target: the worst validation loss to which calls and seconds are counted.
-        optimum: the lowest worst loss there is, where it is known.
-        baselines: what each task could reach, where worst regrets are shown beside worst losses.
+        optimum: the lowest possible worst loss, if it is known.
+        baselines: the loss that each task could reach; if given, worst regrets are shown beside worst losses.
     """
 
     title: str
@@ -72,12 +71,12 @@ class Comparison:
 
     @property
     def ranks(self) -> list[Rank | None]:
-        """The rank of every candidate, with an interval over the seeds; None for the paper's run, of another budget."""
+        """The rank of each candidate, with an interval over the seeds; None for the paper's run: its budget differs."""
         return self._ranks([c.ranked_by for c in self.candidates])
 
     @property
     def test_ranks(self) -> list[Rank | None]:
-        """The ranks by test rows, on which nobody trained or tuned; None for all where there are no test rows."""
+        """The ranks by test rows, which neither train nor tune anything; all None if there are no test rows."""
         if not all(c.has("worst_test") for c in self.candidates):
             return [None] * len(self.candidates)
         return self._ranks(["worst_test"] * len(self.candidates))
@@ -95,14 +94,14 @@ class Comparison:
         ranks, known = self.ranks, self.baselines
         first = next((rank for rank in ranks if rank is not None), None)
         return [
-            table_row(candidate, RowRanks(rank, test, first), self.target)
+            table_row(candidate, rank, test, first, self.target)
             | ({} if known is None else table_regrets(candidate, known.names))
             for candidate, rank, test in zip(self.candidates, ranks, self.test_ranks, strict=True)
         ]
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What to know before believing the ranks: ties for the first place, rates at the edge of a grid."""
+        """Reasons to doubt the ranks: ties for the first place, rates at the edge of a grid."""
         return table_findings(self.table())
 
     def summary(self) -> str:
@@ -128,7 +127,7 @@ GRID = Grid()
 
 
 def compare(
-    problem: str | BaseProblem,
+    problem: str | AnyProblem,
     x: Any = None,
     y: Any = None,
     *,
@@ -146,66 +145,65 @@ def compare(
 ) -> Comparison:
     """Runs solvers on one problem with equal budgets and several seeds.
 
-    Solvers chosen by name run as min-max methods, also those that average the tasks as published. Their three rates
-    are tuned on the same grid, by the worst selection loss at the end of runs on draws of their own, or the worst
-    validation loss where there are no selection rows: all of them with a quarter of the steps on one draw, the best
-    three with all of them on three. Rates with which a run ends early, or above ten times the first loss, are never
-    preferred. While the best rates lie on an edge of the grid, it widens there, up to four times a side. The rate of a
-    solver's estimator, where it was not given, is y's.
+    Solvers chosen by name run as min-max methods, even if they average the tasks as published. Their three rates are
+    tuned on the same grid. Tuning minimises the worst selection loss at the end of a run, or the worst validation loss
+    if there are no selection rows, on draws that no reported run uses. First all rates of the grid run a quarter of the
+    steps on one draw, then the best three run all steps on three draws. Rates whose run ends early, or above ten times
+    the first loss, are never preferred. While the best rates lie on an edge of the grid, the grid widens there, up to
+    four times a side. A solver's estimator has the rate of y, unless it was given its own.
 
-    Solvers are ranked by the worst selection loss, and beside it by the worst test loss: test data steer nothing. Where
-    there are no selection rows they are ranked by the worst test loss, or else by the worst validation loss. Solvers
-    that share a place, or whose intervals of places overlap, tie.
+    Solvers are ranked by the worst selection loss, or by the worst test loss if there are no selection rows, or else by
+    the worst validation loss. Ranks by the worst test loss are shown too, but test data steer nothing. Solvers tie if
+    they share a place or if their intervals overlap.
 
-    A run may use as many calls as the budget says, all told: first values and tables, loops that grow, and what
-    automatic rates measure before and along the run. Evaluations on all the data are not counted.
+    The budget counts all calls of a run: for first values and tables, for loops that grow, and for automatic rates,
+    before the run and along it. Evaluations on all the data are not counted.
 
-    Solvers given as objects run as they are given: their weighting and the rates that they were given stay, and only
-    rates that are None are tuned.
+    Solvers given as objects keep their weighting and their rates; only rates that are None are tuned.
 
     Args:
         problem: a name ("ball", "noisy-ball", "sinusoids", "letter", "fashion"), or a `bl.Problem`.
-        x: where x starts, for a problem of yours.
-        y: where the tasks' variables start, likewise.
-        solvers: names, or a dict of solvers by label; "paper" is MORBiT as the paper has it, for as many steps, where
-            the paper has the problem. None = this, and every bilevel solver that can run on the problem.
-        calls: the budget in oracle calls per task, a call being one value, gradient or product on one row; of a
-            `bl.Problem` only.
-        seconds: the budget in seconds of steps instead; None for both = the calls of a run of what `bl.recommended`
-            says, or as many steps on problems of another kind.
+        x: the initial x, for a problem of yours.
+        y: the initial variables of the tasks, likewise.
+        solvers: names, or a dict of solvers by label. "paper" is MORBiT with the paper's rates and steps, if the
+            problem is in the paper. None = "paper", and every bilevel solver that can run on the problem.
+        calls: the budget in oracle calls per task, for a `bl.Problem`. A call is one value, gradient or product on one
+            row.
+        seconds: the budget in seconds of steps instead. None for both = the calls of a run of the solver that
+            `bl.recommended` names, or as many steps on problems of another kind.
         seeds: runs of each solver.
-        grid: the rates to try; None = none: automatic rates, or those that the solvers were given.
-        automatic: names of solvers that run with automatic rates too; None = that which
-            `bl.recommended` says, if it is among them.
-        target: a worst validation loss; calls and seconds until it are reported. None = where MORBiT as the
-            paper has it ends, or else MORBiT, or else the median solver.
-        baselines: what each task of a problem of yours could reach, as `bl.baselines` measures it, or one number per
-            task: worst regrets then stand beside worst losses. None = those of the first of the solvers whose weighting
-            has some (`Regret`, `Ratio`).
-        out: folder for runs, table and figure, in a folder for each problem; finished runs there are not made again.
-            None = no files are written.
+        grid: the rates to try; None = do not tune: rates are automatic, or as the solvers were given them.
+        automatic: names of solvers that also run with automatic rates; None = the one that `bl.recommended` names, if
+            it is among the solvers.
+        target: a worst validation loss; the table has the calls and seconds until it is reached. None = the final loss
+            of "paper", or else of MORBiT, or else of the median solver.
+        baselines: the loss that each task of a problem of yours could reach, from `bl.baselines`, or one number per
+            task. Worst regrets are then shown beside worst losses. None = the baselines of the first solver whose
+            weighting has some (`Regret`, `Ratio`).
+        out: the folder for runs, table and figure, with a folder for each problem. Finished runs in it are not made
+            again. None = write no files.
         progress: show progress bars where there is a terminal.
         say: called with a line of text for each thing done.
     """
     where = benchmark_of(problem, x, y)
     check_numbers(calls, seconds, seeds, grid, target)
-    chosen = choose(solvers, where)
-    check_automatic(automatic, chosen.solvers)
-    where = with_baselines(where, problem, baselines, chosen.solvers)
-    folder = folder_of(out, where, chosen.solvers)
+    chosen, with_paper = choose(solvers, where)
+    check_automatic(automatic, chosen)
+    where = with_baselines(where, problem, baselines, chosen)
+    folder = folder_of(out, where, chosen)
     where.require()
     ready = where.start(TUNING_SEED, "")
     check_counted(calls, ready.problem)
     records = MemoryRecords() if folder is None else RecordFiles(folder)
     runner = Runner(where, ready, records, range(seeds), Budget(calls, seconds), progress, say)
-    ran = _run(runner, chosen.solvers, _Wanted(solvers is not None, grid, automatic))
-    paper = [runner.paper()] if chosen.paper else []
-    candidates = sorted(paper + ran.candidates, key=lambda candidate: candidate.order)
+    ran, skipped = _run(runner, chosen, solvers is not None, grid, automatic)
+    paper = [runner.paper()] if with_paper else []
+    candidates = sorted(paper + ran, key=lambda candidate: candidate.order)
     if not candidates:
-        name, why = next(iter(ran.skipped.items()))
+        name, why = next(iter(skipped.items()))
         raise ValueError(f"compare(problem=...): there is no solver to run. {name}: {why}")
     goal = default_target(candidates) if target is None else float(target)
-    found = Comparison(where.title, candidates, ran.skipped, goal, OPTIMA.get(where.name), where.baselines)
+    found = Comparison(where.title, candidates, skipped, goal, OPTIMA.get(where.name), where.baselines)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         found.write(folder)
@@ -213,7 +211,7 @@ def compare(
 
 
 def default_target(candidates: Sequence[Candidate]) -> float:
-    """The final loss of MORBiT as the paper has it, or else of MORBiT, or else of the median solver."""
+    """The final loss of the paper's own run, or else of MORBiT, or else of the median solver."""
     # Only solvers without a diverged run: the mean of the runs that are left would mislead.
     whole = [candidate for candidate in candidates if not candidate.diverged.any()]
     whole.sort(key=lambda candidate: candidate.rates != AUTOMATIC)  # tuned runs of a solver replace automatic ones
@@ -221,53 +219,40 @@ def default_target(candidates: Sequence[Candidate]) -> float:
     return ends.get(PAPER, ends.get("MORBiT", float(np.median(list(ends.values()))) if ends else float("nan")))
 
 
-class _Wanted(NamedTuple):
-    """The choices of the user."""
-
-    named: bool  # whether the solvers were named: one that cannot run is then an error
-    grid: Grid | None
-    automatic: Sequence[str] | None
-
-
-class _Outcome(NamedTuple):
-    """The solvers that ran, and why others did not."""
-
-    candidates: list[Candidate]
-    skipped: dict[str, str]
-
-
-def _run(runner: Runner, solvers: Mapping[str, Solver], wanted: _Wanted) -> _Outcome:
-    """Runs the solvers that can run. Others are left out, or raise if the user named them."""
-    ran = _Outcome([], {})
+def _run(
+    runner: Runner, solvers: Mapping[str, Solver], named: bool, grid: Grid | None, automatic: Sequence[str] | None
+) -> tuple[list[Candidate], dict[str, str]]:
+    """Runs the solvers that can run. Others are left out, with the reason, or raise if the user named them."""
+    candidates: list[Candidate] = []
     # Check all of them first: runs may take hours.
-    able = {name: solver for name, solver in solvers.items() if _is_able(runner, name, solver, wanted, ran.skipped)}
-    for name, solver in able.items():
-        for way in _ways(runner, name, solver, wanted):
+    skipped = {name: why for name, solver in solvers.items() if (why := _left_out(runner, name, solver, named, grid))}
+    for own, solver in solvers.items():
+        if own in skipped:
+            continue
+        for name, run, asked_for in _ways(runner, own, solver, named, grid, automatic):
             try:
-                ran.candidates.append(way.run())
+                candidates.append(run())
             except OverBudgetError as error:
-                ran.skipped[way.name] = str(error)
+                skipped[name] = str(error)
             except DivergedError as error:
-                if way.asked_for:
-                    raise ValueError(f"compare(solvers=...): {way.name} cannot be compared: {_why(error)}") from error
-                ran.skipped[way.name] = _why(error)
-    return ran
+                if asked_for:
+                    raise ValueError(f"compare(solvers=...): {name} cannot be compared: {_why(error)}") from error
+                skipped[name] = _why(error)
+    return candidates, skipped
 
 
-def _is_able(runner: Runner, name: str, solver: Solver, wanted: _Wanted, skipped: dict[str, str]) -> bool:
-    """Whether a solver passes the checks before it runs; if not, the reason goes into `skipped`."""
-    as_run = solver if wanted.grid is None else next(iter(tuned_on(wanted.grid, solver).values()))
+def _left_out(runner: Runner, name: str, solver: Solver, named: bool, grid: Grid | None) -> str | None:
+    """Why a solver does not run, from checks before any run; None if it can. Raises if the user named the solver."""
+    as_run = solver if grid is None else next(iter(tuned_on(grid, solver).values()))
     why = refusal(as_run, runner.ready, runner.benchmark.y)
-    if why and wanted.named:
+    if why and named:
         raise ValueError(f"compare(solvers=...): {name} cannot run on this problem: {why}")
-    if not why and not wanted.named:
-        try:
-            why = runner.too_slow(name, solver)
-        except (OverBudgetError, DivergedError) as error:
-            why = _why(error)
-    if why:
-        skipped[name] = why
-    return not why
+    if why or named:
+        return why
+    try:
+        return runner.too_slow(name, solver)
+    except (OverBudgetError, DivergedError) as error:
+        return _why(error)
 
 
 def _why(error: OverBudgetError | DivergedError) -> str:
@@ -276,47 +261,42 @@ def _why(error: OverBudgetError | DivergedError) -> str:
     return f"it diverges at step {error.step} of the {error.steps} on which its calls are counted."
 
 
-class _Way(NamedTuple):
-    """One way to run a solver."""
+def _ways(
+    runner: Runner, name: str, solver: Solver, named: bool, grid: Grid | None, automatic: Sequence[str] | None
+) -> Iterator[tuple[str, Callable[[], Candidate], bool]]:
+    """The ways to run a solver, each with its name, and whether the user asked for it.
 
-    name: str
-    run: Callable[[], Candidate]
-    asked_for: bool
-
-
-def _ways(runner: Runner, name: str, solver: Solver, wanted: _Wanted) -> list[_Way]:
-    """With tuned rates where a solver has any to tune; as it is, where the user wants that or nothing can be tuned."""
-    grid, found = wanted.grid, []
-    if grid is not None and any(tunable(solver)):
-        found.append(_Way(name, lambda: runner.tuned(name, solver, grid), wanted.named))
-    if not found:
-        return [_Way(name, lambda: runner.as_it_is(name, solver), wanted.named)]
-    automatic = wanted.automatic
-    if name in ((recommended_for(runner.ready.problem).name,) if automatic is None else automatic):
-        found.append(_Way(f"{name}, automatic", lambda: runner.as_it_is(name, solver), automatic is not None))
-    return found
+    With tuned rates if the solver has any to tune; as it is, if the user asks for that or nothing can be tuned.
+    """
+    as_it_is = functools.partial(runner.as_it_is, name, solver)
+    if grid is None or not any(tunable(solver)):
+        yield name, as_it_is, named
+        return
+    yield name, functools.partial(runner.tuned, name, solver, grid), named
+    if name in ((type(recommended_for(runner.ready.problem)).__name__,) if automatic is None else automatic):
+        yield f"{name}, automatic", as_it_is, automatic is not None
 
 
-def benchmark_of(problem: str | BaseProblem, x: Any, y: Any) -> Experiment:
+def benchmark_of(problem: str | AnyProblem, x: Any, y: Any) -> Experiment:
     """The benchmark of a name, or of a user's problem."""
     if isinstance(problem, str):
         if x is not None or y is not None:
-            raise ValueError("compare(x=..., y=...) goes with a problem of yours: a named one has its own.")
+            raise ValueError("compare(x=..., y=...) is for a problem of yours: a named one has its own x and y.")
         return benchmark(problem)
-    if not isinstance(problem, BaseProblem):
+    if not isinstance(problem, AnyProblem):
         raise TypeError(f"compare(problem=...) got {type(problem).__name__}: it needs a name or a bl.Problem.")
     if x is None:
-        raise ValueError("compare(x=None): it needs where x starts.")
+        raise ValueError("compare(x=None): it needs the initial x.")
     initial_point.arrays(x, "compare(x)")
     pytrees.check(y, "compare(y)")
     return own_benchmark(problem, x, y)
 
 
 def with_baselines(where: Experiment, problem: Any, baselines: Any, solvers: Mapping[str, Solver]) -> Experiment:
-    """The benchmark with what its tasks could reach: as given, or from the first solver whose weighting has it."""
+    """Adds baselines to a benchmark: as given, or from the first solver whose weighting has some."""
     if isinstance(problem, str):
         if baselines is not None:
-            raise ValueError("compare(baselines=...) goes with a problem of yours: a named one has tasks of its own.")
+            raise ValueError("compare(baselines=...) is for a problem of yours: a named one has its own tasks.")
         return where
     names = tuple(map(str, problem.names))
     if baselines is None:
@@ -326,7 +306,7 @@ def with_baselines(where: Experiment, problem: Any, baselines: Any, solvers: Map
     elif isinstance(baselines, Baselines) and baselines.names:
         found = baselines.array(problem)
     else:
-        found = values_of(baselines)
+        found = baselines.values if isinstance(baselines, Baselines) else baselines
         values.one_per_task("baselines", found, len(names), of="compare")
     if found is None:
         return where
@@ -336,7 +316,7 @@ def with_baselines(where: Experiment, problem: Any, baselines: Any, solvers: Map
 def check_numbers(
     calls: float | None, seconds: float | None, seeds: int, grid: Grid | None, target: float | None
 ) -> None:
-    """Checks that there is one budget at most, and that numbers make sense."""
+    """Checks that there is at most one budget, and that numbers make sense."""
     if calls is not None and seconds is not None:
         raise ValueError("compare(calls=..., seconds=...): one budget, not both.")
     for name, value in (("calls", calls), ("seconds", seconds)):
@@ -351,7 +331,7 @@ def check_numbers(
 
 
 def check_automatic(automatic: Sequence[str] | None, solvers: Mapping[str, Solver]) -> None:
-    """Checks that these are names of solvers that are compared, and that choose rates."""
+    """Checks that these solvers are compared, and that they choose rates."""
     if isinstance(automatic, str) or not isinstance(automatic, (Iterable, type(None))):
         raise ValueError(f"compare(automatic={automatic!r}): it needs a list of names.")
     for name in automatic or ():
@@ -361,15 +341,15 @@ def check_automatic(automatic: Sequence[str] | None, solvers: Mapping[str, Solve
             raise ValueError(f"compare(automatic=...) names {name!r}, which chooses no rates.")
 
 
-def check_counted(calls: float | None, problem: BaseProblem) -> None:
-    """Refuses a budget in calls for problems on which they are not counted."""
+def check_counted(calls: float | None, problem: AnyProblem) -> None:
+    """Refuses a budget in calls if the problem is of a kind on which calls are not counted."""
     if calls is not None and not isinstance(problem, Problem):
         kind = type(problem).__name__
         raise ValueError(f"compare(calls={calls!r}): calls are counted on a bl.Problem, not on a {kind}: give seconds.")
 
 
 def folder_of(out: str | Path | None, where: Experiment, solvers: Mapping[str, Solver]) -> Path | None:
-    """The folder of a benchmark's files, not made yet; None = no files."""
+    """The folder of a benchmark's files, which may not exist yet; None = no files."""
     if out is None:
         return None
     if Path(out).is_file():

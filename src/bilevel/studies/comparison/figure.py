@@ -20,8 +20,8 @@ from bilevel.studies.records import Record
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURED, BANDS = 6, 2  # solvers in colour, and with bands, the best ones; the others are pale
-ALWAYS = ("Tandem", "MORBiT")  # in colour wherever they come in
+COLOURED, BANDS = 6, 2  # how many solvers are in colour, and have bands: the best ones; others are pale
+ALWAYS = ("Tandem", "MORBiT")  # always in colour
 _COLOURS = [colour for colour in COLOURS if colour != "#000000"]
 BLACK = "#000000"  # for the paper's own run, which has another budget
 
@@ -66,8 +66,8 @@ def draw(
     """Medians over the seeds; for the best two, bands from the 10 % to the 90 % quantile.
 
     The worst validation loss is at the top; the worst losses on selection and test rows, if any, are below. `ranks`, by
-    name and rates, stand beside the names with their intervals. Solvers that diverged in all runs are left out, unless
-    all did.
+    name and rates, are printed beside the names with their intervals. Solvers whose runs all diverged are left out,
+    unless that holds for every solver.
     """
     if path is not None:
         check_path(path)

@@ -1,7 +1,7 @@
-"""The runs of a comparison: plans them within the budget, tunes rates, runs all seeds, and keeps what is finished.
+"""Plans the runs of a comparison within the budget, tunes rates, runs all seeds, and saves finished runs.
 
-All solvers are tuned on one grid of rates, which widens while the best rates lie on an edge. Rates that a solver was
-given stay; only those that are None are tuned.
+All solvers are tuned on one grid of rates, which widens while the best rates lie on an edge. A solver keeps
+rates that it was given; only those that are None are tuned.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from bilevel import Problem, Solver
 from bilevel._core.module import field_names
 from bilevel._core.schedules import Rate
 from bilevel._run.driver import run_one
 from bilevel._run.progress import Quiet
 from bilevel._run.run import Run
-from bilevel._run.run_state import INTERRUPTED
 from bilevel.diagnostics.costs import DivergedError, RunCost, RunCounter
-from bilevel.problem.problem import Problem
-from bilevel.solvers._base.solver import Solver
 from bilevel.studies.catalogue import GivenRates, has_weights_rate, rates_of, with_rates
 from bilevel.studies.comparison.benchmarks import PAPER, recommended_for
 from bilevel.studies.comparison.candidates import AS_GIVEN, AUTOMATIC, EVALUATIONS, Candidate, Profile, Used, typical
@@ -52,7 +50,7 @@ class OverBudgetError(ValueError):
 
 
 class Grid(NamedTuple):
-    """The rates that every solver is tried with. Where the best lies on an edge, more are tried beyond it.
+    """The rates that every solver is tried with. If the best lies on an edge, more are tried beyond it.
 
     A variable with a single rate has no edge.
     """
@@ -114,10 +112,10 @@ class Runner:
 
     Args:
         benchmark: what is solved.
-        ready: its problem, as drawn for tuning; steps are profiled on it.
-        records: where finished runs are kept.
-        seeds: of the runs that are reported.
-        budget: what every run may use.
+        ready: its problem, as drawn for tuning; steps are timed and counted on it.
+        records: the store of finished runs.
+        seeds: of the reported runs.
+        budget: the limit of every run.
         progress: show progress bars where there is a terminal.
         say: called with a line of text for each thing done.
     """
@@ -131,10 +129,10 @@ class Runner:
     say: Callable[[str], None]
 
     def plan(self, name: str, solver: Solver, steps: int | None = None) -> Plan:
-        """The steps that the budget buys, or the given number of them, and their cost. Measured once and kept."""
+        """The number of steps within the budget, or the given number, and their cost. Measured once and saved."""
         budget = self.allowed if steps is None else Budget(steps=steps)
         file = f"cost-{name}{', automatic' * tunable(solver).upper}"
-        # The cost does not depend on the rates, so that all tuned ones share a plan.
+        # The cost does not depend on the rates, so all tuned rates share a plan.
         kind = {"solver": repr(with_given(solver, GivenRates(1.0, 1.0, 1.0, 1.0))), "budget": repr(tuple(budget))}
         kind["experiment"] = self.benchmark.title  # a benchmark may have other rows in another version
         kept = self.records.read_facts(file)
@@ -151,7 +149,7 @@ class Runner:
             return self.budget
         if not isinstance(self.ready.problem, Problem):
             return Budget(steps=self.benchmark.steps)
-        name, solver = recommended_for(self.ready.problem)
+        solver = recommended_for(self.ready.problem)
         kind = {"solver": repr(solver), "steps": self.benchmark.steps, "experiment": self.benchmark.title}
         kept = self.records.read_facts("budget")
         if all(kept.get(what) == value for what, value in kind.items()):
@@ -160,14 +158,14 @@ class Runner:
             cost = counted(solver, self.ready, Budget(steps=self.benchmark.steps), self.benchmark.y)
         except DivergedError as error:
             raise ValueError(
-                f"compare(calls=None, seconds=None): the budget would be the calls of a run of {name}, which diverges "
-                f"at step {error.step}: give calls or seconds."
+                "compare(calls=None, seconds=None): the budget would be the calls of a run of "
+                f"{type(solver).__name__}, which diverges at step {error.step}: give calls or seconds."
             ) from error
         self.records.keep_facts("budget", kind | {"calls": float(cost.rows[-1])})
         return Budget(calls=float(cost.rows[-1]))
 
     def too_slow(self, name: str, solver: Solver) -> str | None:
-        """Why a solver that could run is left out, in a sentence; None where it is not."""
+        """Why a solver that can run is left out, in a sentence; None if it is not left out."""
         steps, own = self.plan(name, with_rates(solver, GivenRates(1.0, 1.0, 1.0, 1.0)))
         needed = steps * own.seconds
         if needed < SLOWEST:
@@ -219,14 +217,14 @@ class Runner:
 
 
 def with_given(solver: Solver, rates: GivenRates) -> Solver:
-    """The solver with other rates where rates were given; automatic rates stay automatic."""
+    """Replaces the rates that a solver was given; automatic rates stay automatic."""
     known = rates_of(solver)
     kept = (new if old is not None else None for new, old in zip(rates, known, strict=True))
     return with_rates(solver, GivenRates(*kept))
 
 
 def plan(solver: Solver, ready: Ready, budget: Budget, y: Any = None) -> Plan:
-    """How many steps a budget buys: counts calls, times steps. Rates are small, as cost does not depend on them."""
+    """Counts calls and times steps to find how many fit a budget, with small rates: cost does not depend on rates."""
     typical = with_given(solver, TOO_SMALL_TO_DIVERGE)
     state = typical.init(ready.problem, ready.x, y, key=jax.random.key(0), steps=1)
     memory = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
@@ -240,7 +238,7 @@ def plan(solver: Solver, ready: Ready, budget: Budget, y: Any = None) -> Plan:
 
 
 def counted(solver: Solver, ready: Ready, budget: Budget, y: Any = None) -> RunCost:
-    """Cost of a run of the budget's steps, or of the longest run that its calls buy."""
+    """Cost of a run of the budget's steps, or of the longest run within its calls."""
     counter = RunCounter(ready.problem, solver, ready.x, y)
     first = counter.count(CHECKED_STEPS)
     if budget.calls is None:
@@ -267,7 +265,7 @@ def seconds_a_step(run: Run) -> float:
     def took(steps: int) -> float:
         began = time.perf_counter()
         result = run_one(dataclasses.replace(run, steps=steps, every=steps), Quiet())
-        if result.status == INTERRUPTED:  # Ctrl-C stops the whole comparison
+        if result.status == "interrupted":  # Ctrl-C stops the whole comparison
             raise KeyboardInterrupt
         return time.perf_counter() - began
 

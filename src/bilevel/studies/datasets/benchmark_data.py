@@ -2,8 +2,8 @@
 
 FashionMNIST: 70,000 grey images of clothes, 28 x 28 pixels, in ten classes. Source: Zalando Research, MIT licence.
 Reference: Xiao, Rasul, Vollgraf, "Fashion-MNIST: a novel image dataset for benchmarking machine learning algorithms",
-arXiv 1708.07747, 2017. The data are not part of this package: they are read from this machine if they are found there,
-and otherwise downloaded once.
+arXiv 1708.07747, 2017. The data are not part of this package. They are read from this machine if it has them, and
+otherwise downloaded once.
 
 UCI Letter recognition: 20,000 letters, 16 numbers each, embedded in the package. Source: David Slate, "Letter
 Recognition", UCI Machine Learning Repository, 1991, doi.org/10.24432/C5ZP40, under the Creative Commons Attribution 4.0
@@ -33,10 +33,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel import Generator, Task
 from bilevel._core import values
 from bilevel._core.files import open_regular, write_whole
-from bilevel.problem.sources import Generator
-from bilevel.problem.task import Task
 
 # ------------------------------------------------------------------ FashionMNIST
 
@@ -91,15 +90,16 @@ class FashionMNIST(NamedTuple):
 def fashion_mnist(folder: str | os.PathLike | None = None) -> FashionMNIST:
     """The whole dataset, checked by shape and checksum.
 
-    It is read from `folder` if one is given; otherwise from the first of these that exists: the folder fashion-mnist in
-    the one that the environment variable BILEVEL_DATA names, that of Debian's package dataset-fashion-mnist, our cache,
-    and a download from openml.org (30 MB, kept in the cache; it needs `pip install 'bilevel[download]'`).
+    It is read from `folder`, if one is given. Otherwise it is read from the first of these that exists: the folder
+    fashion-mnist in the folder that the environment variable BILEVEL_DATA names, the folder of Debian's package
+    dataset-fashion-mnist, and our cache. If none exists, it is downloaded from openml.org into the cache (30 MB; this
+    needs `pip install 'bilevel[download]'`).
 
     Args:
         folder: holds the four files of the original, such as train-images-idx3-ubyte.gz.
 
     Raises:
-        FileNotFoundError: nothing was found and nothing could be downloaded; it says what to do.
+        FileNotFoundError: nothing was found and nothing could be downloaded; the message says what to do.
         ValueError: a file is damaged, or is not FashionMNIST.
     """
     place = _look_for(folder)
@@ -125,9 +125,9 @@ def fashion_pairs(
     Args:
         pairs: of classes, the MORBiT paper's eight easy and two hard ones if not given.
         seed: of the halves.
-        folder: where the data are; see `fashion_mnist`.
-        data: what `fashion_mnist` returned, so that it is not read again.
-        selection: the share of the training rows that is held out for selection; the other parts stay as they are.
+        folder: of the data; see `fashion_mnist`.
+        data: the result of `fashion_mnist`, so that it is not read again.
+        selection: the share of the training rows that is held out for selection; other parts do not change.
     """
     values.fraction("selection", selection, of="fashion_pairs")
     for pair in pairs:

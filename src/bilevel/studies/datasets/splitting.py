@@ -1,4 +1,4 @@
-"""Rows into tasks, and each task's rows into training, validation, selection and test rows."""
+"""Splits rows into tasks, and the rows of each task into training, validation, selection and test rows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from bilevel import Task
 from bilevel._core import pytrees, values
-from bilevel.problem.task import Task
 
 Shares = Mapping[str, Fraction]  # of each part that there is; they sum to 1
 
@@ -30,12 +30,12 @@ def split(
     lower: Callable[..., jax.Array] | None = None,
     y: Any = None,
 ) -> list[Task]:
-    """Rows as tasks with training, validation, selection and test rows, drawn at random.
+    """Makes tasks from rows, with training, validation, selection and test rows drawn at random.
 
-    x is fitted to the validation rows, so that their losses say little about new rows: `result.best` and `patience` go
-    by the selection rows, and test rows only report. Every row is in one part of one task.
+    x is fitted to the validation rows, so their losses say little about new rows. `result.best` and `patience` use the
+    selection rows, and test rows are only reported. Every row is in one part of one task.
 
-    Each part gets its share by largest remainders, from every class where there are classes: its number of rows of a
+    Each part gets its share by largest remainders, and of every class, if there are classes: its number of rows of a
     class is less than 1 away from the share. A part that would get no row at all gets one from the part furthest above
     its share. The split of a task depends on the seed, its name and its rows, and not on other tasks.
 
@@ -47,12 +47,12 @@ def split(
         validation: the share of validation rows; what is left of 1 trains.
         selection: the share of selection rows; 0 = none.
         test: the share of test rows; 0 = none.
-        smallest: tasks with fewer rows are left out, and `bl.adapt`, which needs training rows only, can fit them
-            later; None = none is left out, and one that is too small to give each part a row is an error.
+        smallest: tasks with fewer rows are left out; `bl.adapt`, which needs training rows only, can fit them later.
+            None = leave none out; a task that cannot give each part a row is then an error.
         seed: of the draw.
         upper: the tasks' own f, as for `bl.Task`.
         lower: their own g.
-        y: where their y starts.
+        y: the initial y of each task.
 
     >>> clinic = np.repeat(["north", "south"], [40, 20])
     >>> measured, ill = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 4 == 0
@@ -77,7 +77,7 @@ def split(
         own = {role: pytrees.index(rows, np.sort(part)) for role, part in parts.items()}
         tasks.append(Task(**own, name=name, upper=upper, lower=lower, y=y))
     if not tasks:
-        raise ValueError(f"split(smallest={smallest}): every task has fewer rows, so that none is left.")
+        raise ValueError(f"split(smallest={smallest}): every task has fewer rows, so none is left.")
     return tasks
 
 
@@ -92,7 +92,7 @@ def _shares(given: Mapping[str, float]) -> Shares:
     train = 1 - sum(exact.values(), Fraction(0))
     if train <= 0 or exact["validation"] == 0:
         shown = ", ".join(f"{name}={share:g}" for name, share in given.items())
-        raise ValueError(f"split({shown}): it needs a share of validation rows, and shares below 1 in all.")
+        raise ValueError(f"split({shown}): it needs a share of validation rows, and a sum below 1.")
     return {role: share for role, share in ({"train": train} | exact).items() if share}
 
 

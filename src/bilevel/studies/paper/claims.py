@@ -4,10 +4,10 @@ How a claim is judged was fixed before the runs:
 
 - Final numbers are means over the last tenth of a run up to the horizon; of sinusoids, as in the paper, the lowest
   worst loss so far. min-avg and min-max are paired by trial. A diverged trial counts with what it had reached.
-- Ten trials first. Where the interval does not decide, 20, then 40; for the headline claims 80. An interval is looked
-  at four times at most, so each has 98.75 %: together 95 %. The first look that decides counts.
-- "Lowers" holds if all of the interval is below zero; it does not hold if a gain of 2 % of min-avg's loss (of
-  sinusoids, whose losses range over decades, of 10 %) is excluded; otherwise it is inconclusive.
+- A claim gets ten trials first. If the interval does not decide, it gets 20, then 40, and a headline claim 80. So an
+  interval is looked at four times at most, and each has 98.75 %: together 95 %. The first look that decides counts.
+- "Lowers" holds if the whole interval is below zero. It does not hold if the interval excludes a gain of 2 % of
+  min-avg's loss (10 % for sinusoids, whose losses range over decades). Otherwise it is inconclusive.
 - "Falls like K^-2/5" means a fitted exponent within 0.1 of -0.4, "grows like sqrt(n)" one within 0.1 of 0.5, "very
   similar" within a tenth.
 """
@@ -40,18 +40,18 @@ ROUNDS = (10, 20, 40, 80)  # trials
 Shorter = Callable[[Experiment], Experiment]
 NONE = "no runs"
 CONFIDENCE = 0.9875  # an interval is looked at four times at most, as trials are added: together 95 %
-GAIN, GAIN_OF_RATIO = 0.02, 0.1  # of min-avg's loss: a claim of a gain fails where as much is excluded
+GAIN, GAIN_OF_RATIO = 0.02, 0.1  # of min-avg's loss: a claim of a gain fails if this much is excluded
 Runs = Callable[[Experiment, str], dict[int, Record]]  # (experiment, method) -> runs by seed
 Test = Callable[[Runs], "Evidence"]
 
 
 class Evidence(NamedTuple):
-    """What finished runs say about a claim."""
+    """The evidence of finished runs for or against a claim."""
 
     text: str
     verdict: str  # "holds", "does not hold", "inconclusive" or "no runs"
     trials: int = 0
-    needed: int | None = None  # trials that would decide, about, where these did not
+    needed: int | None = None  # about how many trials would decide, if these did not
 
 
 MISSING = Evidence("", NONE)
@@ -150,7 +150,7 @@ def spread_less(small: Experiment, large: Experiment) -> Test:
 
 
 def same_level(small: Experiment, large: Experiment) -> Test:
-    """Large batches end where small ones do, within a tenth."""
+    """Large batches end at the same loss as small ones, within a tenth."""
     return _batches(small, large, statistics.final, (0.9, 1.1), "final worst test loss")
 
 
@@ -167,7 +167,7 @@ def _batches(small: Experiment, large: Experiment, of: Callable, bounds: tuple[f
 
 
 def _gain(text: str, difference: Interval, worth: float, trials: int) -> Evidence:
-    """Whether a loss fell: it did if the interval is below zero, and did not if none of it is as low as `worth`."""
+    """Whether a loss fell: yes if the interval is below zero, and no if all of it is above `worth`."""
     if difference.below(0) == HOLDS:
         return Evidence(text, HOLDS, trials)
     if difference.low > worth:
@@ -210,14 +210,14 @@ def _wins(a: np.ndarray, b: np.ndarray) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, in our words, and how it is tested.
+    """A statement of the paper, in our words, and its test.
 
     Args:
-        figure: where the paper has it.
-        text: what it says.
+        figure: of the paper.
+        text: the statement.
         experiments: the experiments whose runs are tested.
         test: the test of these runs.
-        earlier: numbers of steps after which it is judged too.
+        earlier: numbers of steps after which it is also judged.
         headline: worth 80 trials.
     """
 
@@ -259,7 +259,7 @@ class TestedClaim(NamedTuple):
 
 
 def _losses_fall(figure: str, experiment: Experiment, data: str) -> list[Claim]:
-    """The claims on validation and test losses, judged after a tenth of the run too."""
+    """The claims on validation and test losses, which are also judged after a tenth of the run."""
     return [
         Claim(
             figure,
@@ -274,7 +274,7 @@ def _losses_fall(figure: str, experiment: Experiment, data: str) -> list[Claim]:
 
 
 def _sinusoids(figure: str, experiment: Experiment, tasks: Sequence[str], headline: bool) -> list[Claim]:
-    """The claims on seen and on unseen tasks, judged where the script ends too."""
+    """The claims on seen and on unseen tasks, which are also judged at the end of the script's run."""
     return [
         Claim(
             figure,
@@ -365,7 +365,7 @@ CLAIMS = (
 def first_decision(look: Callable[[int], Evidence], most: int) -> Evidence:
     """The evidence of the first look that decides, or of the last one. After the first, looks are at whole rounds.
 
-    Trials beyond those that a claim needs may be there for another claim: they do not change its verdict.
+    Another claim may need more trials of the same runs: they do not change this verdict.
     """
     found = look(ROUNDS[0])
     for trials in ROUNDS[1:]:
@@ -408,7 +408,7 @@ HEAD = ("figure", "claim", "variant", "steps", "trials", "what we measured", "ve
 
 
 def table(found: list[TestedClaim]) -> list[tuple[str, ...]]:
-    """A row for each claim, variant and horizon; without those that were not run."""
+    """A row for each claim, variant and horizon that was run."""
     return [
         (
             *(f.claim.figure, f.claim.text, VARIANTS[f.variant], f"{f.horizon:,}"),

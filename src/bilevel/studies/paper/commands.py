@@ -16,14 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
+from bilevel import MORBiT, Results, plot
 from bilevel._core import values
 from bilevel._run.parallel_runs import run_all
 from bilevel._run.progress import bar
 from bilevel._run.run import Run
 from bilevel.hypergradients import Tracked
-from bilevel.results.plots import plot
-from bilevel.results.results import Results
-from bilevel.solvers import MORBiT
 from bilevel.studies.datasets import letter_pairs
 from bilevel.studies.paper.claims import ROUNDS, evaluate_claims
 from bilevel.studies.paper.experiments import PARTS, VARIANTS
@@ -60,7 +58,7 @@ def compare_methods(steps: int, draws: int, tasks: int, seed: int = 0, progress:
         "min-avg": MORBiT(UPPER, LOWER, Tracked(LOWER), Average()),
         "min-max": MORBiT(UPPER, LOWER, Tracked(LOWER), SimplexAscent(WEIGHTS)),
     }
-    # Draw by draw, so that an interrupted demo has both methods on its finished draws.
+    # Runs go draw by draw: an interrupted demo has both methods on its finished draws.
     runs = [
         # As the paper measures: at the y of the steps, not at fitted heads.
         Run(ready.problem, solver, ready.x, None, seed + draw, steps, every=max(1, steps // 20), fitted=False)
@@ -73,7 +71,7 @@ def compare_methods(steps: int, draws: int, tasks: int, seed: int = 0, progress:
 
 
 def demo_table(compared: dict[str, Results]) -> str:
-    """Means and spreads over the draws, paired differences, and who is worst."""
+    """Means and spreads over the draws, paired differences, and the worst tasks."""
     average, robust = compared.values()
     kinds = {
         "worst, validation": "worst",
@@ -97,7 +95,7 @@ def _spread(values: np.ndarray, sign: str = "") -> str:
     return f"{values.mean():{sign}.4f} ± {values.std(ddof=1 if len(values) > 1 else 0):.4f}"
 
 
-QUICK_SHARE, QUICK_SEEDS = 50, 2  # a fiftieth of the steps and two trials: to see that all of it runs
+QUICK_SHARE, QUICK_SEEDS = 50, 2  # a fiftieth of the steps and two trials, to check that everything runs
 Say = Callable[[str], None]
 Wanted = dict[Stage, int]  # trials of each stage
 
@@ -123,12 +121,12 @@ def reproduce(
         figures: their names, such as "1a"; none = all.
         variants: "described", "published", "published-other", "ours"; none = all.
         seeds: trials of each.
-        quick: a fiftieth of the steps: to see that it works, not what comes out.
-        out: the folder of runs, figures and their numbers. Runs that are finished there are not made again.
+        quick: take a fiftieth of the steps, to check that everything runs; the results mean nothing.
+        out: the folder of runs, figures and their numbers. Finished runs in it are not made again.
         progress: show progress bars where there is a terminal.
         say: called with a line of text for each thing done.
-        hours: go on with more trials where claims are inconclusive, and begin nothing that would end later than this
-            after all that was spent in this folder; None = no more trials than `seeds`.
+        hours: make more trials while claims are inconclusive, as far as they end within this many hours, counting all
+            time spent in this folder so far; None = no more trials than `seeds`.
 
     Returns:
         The files of the figures.
@@ -156,7 +154,7 @@ def reproduce(
 def _stages(
     figures: Iterable[Figure], variants: Sequence[str], shorter: Callable[[Experiment], Experiment], everything: bool
 ) -> list[Stage]:
-    """The stages of these figures; with `everything`, also those that only the page of the paper shows."""
+    """The stages of these figures; with `everything`, also those that are only on the page of the paper."""
     experiments = {e.name: e for figure in figures for e in figure.experiments}
     found = [Stage(shorter(e), v) for v in variants for e in experiments.values() if v in e.methods]
     return found + [Stage(shorter(PARTS), part) for part in PARTS.methods] if everything else found
@@ -178,7 +176,7 @@ def _undecided(records: RecordFiles, stages: list[Stage], shorter: Callable[[Exp
 
 
 class StageRunner:
-    """Makes runs, says how long they will take, and notes how long they took."""
+    """Makes runs, predicts their time, and records the time that they took."""
 
     def __init__(self, records: RecordFiles, progress: bool, say: Say):
         self.records, self.progress, self.say = records, progress, say
@@ -193,7 +191,7 @@ class StageRunner:
         return len(missing) * seconds_of(stage, self.records) if missing else 0.0
 
     def within(self, wanted: Wanted, seconds: float) -> Wanted:
-        """Those stages that fit into this many seconds, the quickest first."""
+        """The stages that fit into this many seconds, the quickest first."""
         costs = {stage: self.seconds(stage, trials) for stage, trials in wanted.items()}
         affordable = {}
         for stage in sorted(wanted, key=lambda stage: costs[stage]):
@@ -207,11 +205,11 @@ class StageRunner:
         """Makes the missing runs."""
         missing = {s: trials for s, trials in wanted.items() if s.missing(self.records, range(trials))}
         if not missing:
-            self.say("all runs were there")
+            self.say("all runs are finished already")
             return
         self.say(f"Measuring how long {len(missing)} stages take ...")
         expected = sum(self.seconds(stage, trials) for stage, trials in missing.items())
-        self.say(f"About {clock(expected)} on this machine; what is finished is kept if this is stopped.")
+        self.say(f"About {clock(expected)} on this machine. If you stop it, finished runs are kept.")
         for number, (stage, trials) in enumerate(missing.items(), 1):
             began = time.perf_counter()
             ran = run(stage, range(trials), self.records, self.progress)

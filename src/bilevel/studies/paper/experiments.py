@@ -1,4 +1,4 @@
-"""The paper's experiments: problem, solvers, rates and length of each, and what is measured along their runs.
+"""The paper's experiments: problem, solvers, rates and length of each, and measurements along their runs.
 
 FashionMNIST (Figures 1a and 1b): one layer 784 -> 100 shared by eight easy and two hard pairs of classes. Settings:
 section 4 and appendix C of the paper, and its script xmnist/mtl-rep.py. Every trial draws the network, the heads, the
@@ -28,16 +28,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from bilevel import MORBiT, PerTask, Problem, Tandem, Task, constraints, rules
 from bilevel.diagnostics.points import solve_lower
 from bilevel.hypergradients import Direct, Exact, Tracked, Unrolled
 from bilevel.hypergradients.upper import Point, Upper
-from bilevel.lower.rules import Plateau
-from bilevel.problem.constraints import NonNegative, Unconstrained
 from bilevel.problem.group import UpperSample
-from bilevel.problem.per_task import PerTask
-from bilevel.problem.problem import Problem
-from bilevel.problem.task import Task
-from bilevel.solvers import MORBiT, Tandem
 from bilevel.studies.datasets import fashion_mnist, fashion_pairs, letter_pairs, sinusoids
 from bilevel.studies.datasets.benchmark_data import Wave, wave_task
 from bilevel.studies.paper.published import (
@@ -75,18 +70,18 @@ MOVES = 20  # of x_hat at most
 
 @dataclasses.dataclass(frozen=True)
 class ProximalResidual:
-    """The quantity that Theorem 1 bounds; NaN where a lower problem is not solved, or x_hat not found.
+    """The quantity that Theorem 1 bounds; NaN if a lower problem is not solved or x_hat is not found.
 
     With l_i(u) = f_i(u, y_i*(u)) on all the data and F(u) = sum_i lambda_i l_i(u),
 
         rho^2 |x_hat - x|^2,     x_hat = argmin over u in X of  rho/2 |u - x|^2 + F(u)
 
-    where every y_i* is solved for and every gradient is exact. It is the squared norm of the gradient of F's envelope:
-    about |grad F|^2 where x is unconstrained. rho is one number for all points, trials and numbers of tasks, as gaps of
-    different rho do not compare; the theorem has any rho above the weak convexity of F.
+    with every y_i* solved for and every gradient exact. It is the squared norm of the gradient of F's envelope, about
+    |grad F|^2 if x is unconstrained. All points, trials and numbers of tasks have the same rho, because gaps of
+    different rho are not comparable. The theorem allows any rho above the weak convexity of F.
 
-    x_hat is the fixed point of u -> proj_X (x - grad F(u) / rho), a contraction where rho is above F's curvature. On
-    FashionMNIST that is about 100; with 1,000 two or three moves are enough.
+    x_hat is the fixed point of u -> proj_X (x - grad F(u) / rho), a contraction if rho is above F's curvature. On
+    FashionMNIST the curvature is about 100; with a rho of 1,000 two or three moves are enough.
     """
 
     rho: float = 1000.0
@@ -162,12 +157,14 @@ def start_fashion(seed: int, variant: str) -> Ready:
 
 
 # ReduceLROnPlateau every 100 steps, patience 10. Ours watch validation and training batches, the scripts' test data.
-fashion_described = MORBiT(0.01, 0.01, Unrolled(), SimplexAscent(0.3), upper_rule=Plateau(), lower_rule=Plateau())
-# The paper's rates of x and y, which did best of twelve on another draw by rows held out. The rate of v: likewise, on
-# four other draws, the best that leaves a margin; 0.01 ends lower, but three times it diverges in every draw.
+fashion_described = MORBiT(
+    0.01, 0.01, Unrolled(), SimplexAscent(0.3), upper_rule=rules.Plateau(), lower_rule=rules.Plateau()
+)
+# The paper's rates of x and y did best of twelve on another draw, judged by rows held out. The rate of v is the best on
+# four other draws that leaves a margin: 0.01 ends lower, but three times as much diverges in every draw.
 fashion_ours = fashion_described.replace(hypergradient=Tracked(0.003))  # benchmarks/our_rates.py
-# The figure's command line is not known. The rates are the text's; the script asserts more than one lower step; x's
-# penalty, the factor and the patience are its defaults.
+# The figure's command line is not known. The rates are those of the text. The script asserts more than one lower step.
+# x's penalty, the factor and the patience are the script's defaults.
 fashion_published = ScriptDescent(0.01, 0.01, 0.3, lower_steps=2, decay=1e-4, upper_penalty=1e-4)
 fashion_other = fashion_published.replace(lower_steps=4, upper_penalty=0.0, patience=10, factor=0.8)
 
@@ -224,7 +221,7 @@ def script_problem(tasks: list[Task], settings: ScriptSettings, batch: int, seed
     """Heads with two outputs and a bias, double softmax, and penalties C w^2."""
     losses, width = _letter_losses(settings), 2 * settings.frequencies
     tasks = with_heads([as_in_the_script(task) for task in tasks], width, 2, seed)
-    constraint = Unconstrained() if settings.logarithms else NonNegative()
+    constraint = constraints.Unconstrained() if settings.logarithms else constraints.NonNegative()
     dtype = losses.R.dtype
     x = Hyperparameters(jnp.full(width, settings.penalty, dtype), jnp.full(16, settings.bandwidth, dtype))
     return Ready(Problem(losses.upper, losses.lower, tasks, constraint, batch, batch), x)
@@ -244,11 +241,12 @@ def start_letter(tasks: int, batch: int, seed: int, variant: str) -> Ready:
     return hyperparameters(pairs, lower_batch=batch, upper_batch=batch)
 
 
-_patient = Plateau(patience=30)
+_patient = rules.Plateau(patience=30)
 letter_described = MORBiT(1e-4, 1e-3, Unrolled(), SimplexAscent(1e-3), upper_rule=_patient, lower_rule=_patient)
 # Chosen on other draws of pairs, by validation rows that were held out of the runs.
 letter_ours = MORBiT(1e-2, 1e-1, Tracked(1e-1), SimplexAscent(1e-3))
-# The figures' command lines are not known: rates, patience and looks are the text's, all else the script's defaults.
+# The figures' command lines are not known. Rates, patience and looks are those of the text; all else is the script's
+# defaults.
 letter_published = ScriptDescent(1e-4, 1e-3, 1e-3, patience=30)
 letter_other = letter_published.replace(floor=0.1, factor=0.8)
 LETTER_SOLVERS = {
@@ -259,7 +257,7 @@ LETTER_SOLVERS = {
 }
 
 LETTER_PROBES = {"described": ProximalResidual(), "published": ScriptDirection(letter_published)}
-# Our rates drive penalties to 0 before the end, where lower problems have no solution: one number of tasks shows it.
+# Our rates drive penalties to 0 before the end, and lower problems then have no solution. One number of tasks shows it.
 OUR_PROBES = {"ours": ProximalResidual()}
 
 
@@ -283,15 +281,17 @@ LETTER = letter_experiment(16, 8, compared=True)
 TASKS = {4: letter_experiment(4, 8), 16: LETTER, 64: letter_experiment(64, 8)}
 BATCHES = {8: LETTER, 32: letter_experiment(16, 32), 128: letter_experiment(16, 128)}
 
-# Which part of the scripts makes the difference: the described problem, first without an implicit term.
+# These show which part of the scripts makes the difference. The first has no implicit term.
 _direct = MORBiT(1e-4, 1e-3, Direct(), SimplexAscent(1e-3), upper_rule=_patient, lower_rule=_patient)
 
 
-def _momentum(rate: Any) -> optax.GradientTransformation:  # its name is part of the settings by which runs are found
+def _momentum(rate: Any) -> optax.GradientTransformation:  # runs are found by their settings, which include its name
     return optax.sgd(rate, momentum=0.9)
 
 
-_moving = _direct.replace(upper_rule=Plateau(_momentum, patience=30), lower_rule=Plateau(_momentum, patience=30))
+_moving = _direct.replace(
+    upper_rule=rules.Plateau(_momentum, patience=30), lower_rule=rules.Plateau(_momentum, patience=30)
+)
 PARTS = Experiment(
     name="letter-parts",
     title="Letter as described, with parts of the scripts",
@@ -329,7 +329,7 @@ class Draw(NamedTuple):
 
 
 class OneDraw(NamedTuple):
-    """The script's tasks, the same in every trial: 20 seen and 10 unseen, amplitudes uniform."""
+    """The script's tasks: 20 seen and 10 unseen, with uniform amplitudes, the same in every trial."""
 
     seen: int = 20
     unseen: int = 10
@@ -361,7 +361,7 @@ def sinusoid_experiment(name: str, title: str, draw: Draw | OneDraw, steps: int 
     # The script leaves out the factor 2 of the pull's derivative: 3 there is 1.5 here.
     ascent = seen(SimplexAscent(0.003, pull=1.5))
     published = RepeatedRows(0.007, 0.005, Direct(), ascent, lower_rule=optax.adam)
-    # The recommended solver, with automatic rates: on other draws far below MORBiT with Adam (benchmarks/our_rates.py).
+    # The recommended solver with automatic rates: far below MORBiT with Adam on other draws (benchmarks/our_rates.py).
     ours = Tandem(weighting=seen(SimplexAscent(0.003)))
     average = {"weighting": seen(Average()), "lower_lr": 0.011}
     return Experiment(

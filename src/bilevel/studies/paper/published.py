@@ -1,10 +1,10 @@
-"""What the paper's public scripts do, where that is not what its text says. Not part of the public API.
+"""The paper's public scripts, where they differ from its text. Not part of the public API.
 
 Facts from the repository minimario/MORBiT: sinusoid_final/sinusoid_final.py, xmnist/mtl-rep.py (FashionMNIST),
 xmnist/hpo-hd-kernel.py (Letter) and xmnist/utils.py, in their last versions; none of its code is used.
 
-In the losses of the scripts every head has a bias, and cross-entropy is taken of probabilities. The heads of different
-tasks do not start alike: the scripts mean to copy one first head into all of them, and the assignment has no effect.
+In the losses of the scripts every head has a bias, and cross-entropy is taken of probabilities. Heads of
+different tasks start differently: the scripts try to copy one first head into all of them, without effect.
 """
 
 from __future__ import annotations
@@ -18,26 +18,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from bilevel import Info, MORBiT, PerTask, Problem, Solver, State, Task
 from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel.lower.steps import Replay, descend, draw_steps, first_of, steps_of
 from bilevel.problem.group import UpperSample
-from bilevel.problem.per_task import PerTask, fields_of, for_tasks
-from bilevel.problem.problem import Problem
+from bilevel.problem.per_task import fields_of, for_tasks
 from bilevel.problem.sources import Sample
-from bilevel.problem.task import Task
-from bilevel.solvers._base.solver import Solver
-from bilevel.solvers._base.state import Info, State
-from bilevel.solvers.morbit import MORBiT
 from bilevel.studies.problems.models import sincos
 from bilevel.studies.problems.networks import MLP, Loss, softmax_cross_entropy_twice, uniform
 
 BETTER = 1e-4  # a metric counts as lower if it is below (1 - BETTER) times the lowest so far
-LEAST = 1e-8  # a rate that would fall by less stays
+LEAST = 1e-8  # a rate does not fall by less than this
 
 
 class Falling(NamedTuple):
-    """A rate that falls on plateaus, as PyTorch's ReduceLROnPlateau has it: optax's waits one evaluation less."""
+    """A rate that falls on plateaus like PyTorch's ReduceLROnPlateau; optax's waits one evaluation less."""
 
     rate: jax.Array
     lowest: jax.Array
@@ -73,7 +69,7 @@ class Head(NamedTuple):
 
 
 def with_heads(tasks: list[Task], features: int, outputs: int, seed: int) -> list[Task]:
-    """The tasks, each with a first head of its own, uniform in +- 1 / sqrt(features) as PyTorch's layers are."""
+    """Gives each task a first head of its own, uniform in +- 1 / sqrt(features) like PyTorch's layers."""
     generator = np.random.default_rng(seed)
 
     def first() -> Head:
@@ -89,13 +85,13 @@ def squared_weights(head: Head) -> jax.Array:
 
 
 def lengths(head: Head) -> jax.Array:
-    """|w| + |b|, not squared: the sinusoids' penalty, whose gradient at 0 is 0 as PyTorch has it."""
+    """|w| + |b|, not squared: the sinusoids' penalty, whose gradient at 0 is 0, as in PyTorch."""
     return _length(head.w) + _length(head.b)
 
 
 def _length(a: jax.Array) -> jax.Array:
     squares = jnp.sum(a**2)
-    # Two selections, because the derivative of a square root at 0 is infinite even where it is not selected.
+    # It selects twice: the derivative of a square root at 0 is infinite even if that branch is not selected.
     return jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)
 
 
@@ -171,9 +167,9 @@ class ScriptDescent(Solver):
         (4)  every so many steps: beta_i falls on plateaus of task i's test loss; alpha and gamma on those of
              sum_i lambda_i test_i
 
-    The first sum of (2) is there because every backward pass of (1) leaves its gradient in x's buffer, which is cleared
-    once a step. No derivative of y_i in x is taken. (4) lets test data steer the run, so that a test loss of such a run
-    is not one of data that nobody saw.
+    The first sum of (2) exists because every backward pass of (1) leaves its gradient in x's buffer, which is cleared
+    once a step. No derivative of y_i in x is taken. In (4) test data steer the run, so its test losses are not losses
+    on unseen data.
 
     Args:
         upper_lr: alpha at the start.
@@ -204,9 +200,9 @@ class ScriptDescent(Solver):
     momentum: float = leaf(default=0.9)
 
     def check(self, problem: Problem) -> None:
-        """Checks that there are test data, which its rates follow."""
+        """Checks that there are test data, because rates follow test losses."""
         if not problem.has_test:
-            raise ValueError("ScriptDescent needs tasks with test rows: its rates fall by test losses.")
+            raise ValueError("ScriptDescent needs tasks with test rows: its rates follow test losses.")
         values.whole("lower_steps", self.lower_steps, of="ScriptDescent")
 
     def start(self, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
@@ -242,7 +238,7 @@ class ScriptDescent(Solver):
         moved, upper = self._move(x, state.upper, optax.tree.add(left, direction), falls.upper)  # (2)
         moved = problem.constraint.project(moved)
         weights, weighting = self._move_weights(state, losses, falls.weights)  # (3)
-        # The scripts plot this as the norm of the gradient: the length of x's move over its rate.
+        # The scripts plot the length of x's move, divided by its rate, as the norm of the gradient.
         norm = optax.tree.norm(optax.tree.sub(moved, x)) / falls.upper.rate
         after = state._replace(
             step=state.step + 1, x=moved, y=y, weights=weights, weighting=weighting, upper=upper, lower=optimisers

@@ -12,35 +12,29 @@ random_quadratics  of chosen condition
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel import MinMaxProblem, MultiBlockProblem, Problem, Task, constraints, minmax
 from bilevel._core.values import number, positive, whole
-from bilevel.problem.constraints import Box
-from bilevel.problem.minmax import Adapted, MinMaxProblem
-from bilevel.problem.problem import BaseProblem, Problem
-from bilevel.problem.task import Task
 
-if TYPE_CHECKING:
-    from bilevel.problem.constraints import Constraint
-
-
-ProblemT = TypeVar("ProblemT", bound=BaseProblem)
+AnyProblem = Problem | MinMaxProblem | MultiBlockProblem
+ProblemT = TypeVar("ProblemT", bound=AnyProblem)
 X = TypeVar("X")
 
 
 class Ready(NamedTuple, Generic[ProblemT, X]):
-    """A problem and where to start; the tasks bring their y, where they have one."""
+    """A problem and the initial x; tasks have their own initial y."""
 
     problem: ProblemT
     x: X
 
 
 class Known(NamedTuple, Generic[ProblemT, X]):
-    """A problem, where to start, and its solution."""
+    """A problem, the initial x, and its solution."""
 
     problem: ProblemT
     x: X  # a starting point
@@ -122,7 +116,7 @@ def _ball_tasks(rows: int, noise: float, seed: int) -> list[Task]:
         d = len(B)
         S = centred(d, d)
         S = 0.3 * (S + S.transpose(0, 2, 1)) / 2
-        # Every row stays positive definite: where the noise is too large, all of it is scaled down.
+        # Every row stays positive definite: noise that is too large is scaled down.
         reach = np.abs(np.linalg.eigvalsh(S)).max() if rows > 1 else 0.0
         S *= min(1.0, 0.9 * np.linalg.eigvalsh(A)[0] / reach) if reach else 1.0
         C = np.linalg.pinv(B)
@@ -146,7 +140,7 @@ def _start() -> jax.Array:
     return jnp.array([-1.0, 3.0])
 
 
-def enclosing_ball(constraint: Constraint | None = None) -> Known[Problem, jax.Array]:
+def enclosing_ball(constraint: constraints.Constraint | None = None) -> Known[Problem, jax.Array]:
     """l_i(x) = |x - p_i|^2 / 2 for p = (0,0), (4,0), (1,3), (2,2), through y_i* = B_i x of dimension 2, 3, 4, 5.
 
     The solution is the centre (2, 1) of the circle through the first three points; the weights are its barycentric
@@ -158,7 +152,7 @@ def enclosing_ball(constraint: Constraint | None = None) -> Known[Problem, jax.A
 
 def bounded_ball() -> Known[Problem, jax.Array]:
     """`enclosing_ball` with x_1 <= 3/2, which is active: x* = (3/2, 1/2), weights (0, 5/6, 1/6, 0)."""
-    ball = enclosing_ball(Box(-jnp.inf, jnp.array([1.5, jnp.inf])))
+    ball = enclosing_ball(constraints.Box(-jnp.inf, jnp.array([1.5, jnp.inf])))
     return ball._replace(solution=np.array([1.5, 0.5]), weights=np.array([0, 5 / 6, 1 / 6, 0]), value=13 / 4)
 
 
@@ -207,8 +201,8 @@ def scaled_distance(x: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
     return jnp.mean(batch["q"] * jnp.sum((x[None] - batch["p"]) ** 2, axis=1)) / 2
 
 
-def reduced_ball(constraint: Constraint | None = None) -> Known[MinMaxProblem, jax.Array]:
-    """F_i(x) = |x - p_i|^2 / 2: what is left of `enclosing_ball` once every y_i is at its optimum.
+def reduced_ball(constraint: constraints.Constraint | None = None) -> Known[MinMaxProblem, jax.Array]:
+    """F_i(x) = |x - p_i|^2 / 2, which is `enclosing_ball` with every y_i at its optimum.
 
     The solution is the centre (2, 1) of the circle through the first three points; the weights are (1/4, 5/12, 1/3, 0).
     """
@@ -226,7 +220,7 @@ def adapted_ball(q: float = 2.0, lr: float = 0.1) -> Known[MinMaxProblem, jax.Ar
     """
     rows = [{"p": jnp.array([p]), "q": jnp.array([q])} for p in CENTRES]
     tasks = [Task(row, row) for row in rows]
-    problem = MinMaxProblem(scaled_distance, tasks, objective=Adapted(lr))
+    problem = MinMaxProblem(scaled_distance, tasks, objective=minmax.Adapted(lr))
     ball = enclosing_ball()
     return Known(problem, ball.x, ball.solution, ball.weights, q * (1 - lr * q) ** 2 * ball.value)
 

@@ -12,13 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bilevel import Generator, MinMaxProblem, MultiBlockProblem, Problem, Task, constraints
 from bilevel._core.values import number, whole
-from bilevel.problem.constraints import Box, NonNegative
-from bilevel.problem.minmax import MinMaxProblem
-from bilevel.problem.multiblock import MultiBlockProblem
-from bilevel.problem.problem import Problem
-from bilevel.problem.sources import Generator
-from bilevel.problem.task import ROLES, Task, TaskStack
+from bilevel.problem.task import ROLES, TaskStack
 from bilevel.studies.problems.closed_form import Ready
 
 Shared = dict[str, jax.Array]  # x: bandwidth and penalty
@@ -44,7 +40,7 @@ class FourierLogistic:
 
 @functools.cache
 def _fourier_losses(frequencies: int, d: int, seed: int, dtype: str) -> FourierLogistic:
-    """One object for equal arguments: JAX tells functions apart by identity, and equal ones should compile once."""
+    """One object for equal arguments. JAX compares functions by identity, and equal ones should compile once."""
     return FourierLogistic(jnp.asarray(np.random.default_rng(seed).normal(size=(frequencies, d)), dtype))
 
 
@@ -75,8 +71,8 @@ def hyperparameters(
         frequencies: K; every task fits 2K numbers.
         lower_batch: training rows per step and task.
         upper_batch: validation rows per step and task.
-        bandwidth: where every bandwidth starts.
-        penalty: where every penalty starts.
+        bandwidth: the initial value of every bandwidth.
+        penalty: the initial value of every penalty.
         seed: of W.
     """
     tasks = listed("hyperparameters", tasks)
@@ -89,7 +85,7 @@ def hyperparameters(
     losses = _fourier_losses(frequencies, d, seed, str(jnp.asarray(first).dtype))
     W = losses.W
     tasks = [dataclasses.replace(task, y=jnp.zeros(2 * frequencies, W.dtype)) for task in tasks]
-    problem = Problem(losses.upper, losses.lower, tasks, NonNegative(), lower_batch, upper_batch)
+    problem = Problem(losses.upper, losses.lower, tasks, constraints.NonNegative(), lower_batch, upper_batch)
     x = {"bandwidth": jnp.full(d, bandwidth, W.dtype), "penalty": jnp.full(2 * frequencies, penalty, W.dtype)}
     return Ready(problem, x)
 
@@ -255,7 +251,7 @@ def auc(
         model.lower,
         own,
         dual=jnp.zeros((), dtype),
-        dual_constraint=Box(-reach, reach),
+        dual_constraint=constraints.Box(-reach, reach),
         lower_batch=lower_batch,
         upper_batch=upper_batch,
     )
@@ -317,7 +313,7 @@ def _sincos_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 
 def listed(owner: str, tasks: Any, stacks: bool = False) -> list[Any]:
-    """Checks tasks, and returns a list of at least one, as sizes are read from the first; stacks only without a y."""
+    """Checks tasks, and returns a list of at least one, whose first has the sizes; `stacks` allows `Task.stack`."""
     tasks = [tasks] if isinstance(tasks, (Task, TaskStack)) else tasks
     if not isinstance(tasks, Iterable):
         raise TypeError(f"{owner}(tasks=...) got {type(tasks).__name__}: it needs a sequence of bl.Task.")
@@ -347,7 +343,7 @@ def points_of(owner: str, task: Task | TaskStack) -> Any:
 
 
 def check_signs(owner: str, tasks: Iterable[Task | TaskStack]) -> None:
-    """A ValueError unless all labels are -1 or 1: with 0 and 1 the rows of label 0 would have a constant loss."""
+    """Raises unless all labels are -1 or 1: rows with the label 0 would have a constant loss."""
     for i, task in enumerate(tasks):
         for role, labels in _labels(task):
             others = labels[np.abs(labels) != 1]
@@ -359,7 +355,7 @@ def check_signs(owner: str, tasks: Iterable[Task | TaskStack]) -> None:
 
 
 def check_classes(owner: str, tasks: Iterable[Task | TaskStack], classes: int) -> None:
-    """A ValueError unless all labels are classes 0, 1, ...: -1 would be taken for the last class."""
+    """Raises unless all labels are classes 0, 1, ...: -1 would mean the last class."""
     for i, task in enumerate(tasks):
         for role, labels in _labels(task):
             others = labels[(labels < 0) | (labels >= classes) | (labels != np.round(labels))]
@@ -372,7 +368,7 @@ def check_classes(owner: str, tasks: Iterable[Task | TaskStack], classes: int) -
 
 
 def check_callable(owner: str, name: str, value: object, takes: str) -> None:
-    """A TypeError unless it is a function."""
+    """Raises unless it is a function."""
     if not callable(value):
         raise TypeError(f"{owner}({name}=...) got {value!r}: it needs a function of {takes}.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,18 +13,12 @@ import numpy as np
 import optax
 from jax.typing import DTypeLike
 
+from bilevel import Generator, MinMaxProblem, Problem, Task, constraints, minmax
 from bilevel._core import pytrees
 from bilevel._core.values import is_whole, number, whole
 from bilevel.problem import initial_point
-from bilevel.problem.minmax import Adapted, MinMaxProblem
-from bilevel.problem.problem import Problem
-from bilevel.problem.sources import Generator
-from bilevel.problem.task import Task
 from bilevel.studies.problems.closed_form import Ready
 from bilevel.studies.problems.models import check_callable, check_classes, listed
-
-if TYPE_CHECKING:
-    from bilevel.problem.constraints import Constraint
 
 Network = Callable[[Any, jax.Array], jax.Array]  # (x, inputs) -> features, one row each
 Layers = list[Any]  # x of an MLP: one matrix a layer, or one dict of a matrix and a vector
@@ -65,14 +59,14 @@ def uniform(generator: np.random.Generator, shape: int | tuple[int, ...], inputs
 
 
 def _rows(x: Any, inputs: jax.Array) -> jax.Array:
-    """Inputs as a network takes them: bytes are pixels, over 255; a number is a row of one."""
+    """Converts inputs for a network: bytes are pixels and are divided by 255; a number is a row of one."""
     if jnp.issubdtype(inputs.dtype, jnp.integer):
         inputs = inputs.astype(jax.tree.leaves(x)[0].dtype) / 255
     return inputs[:, None] if inputs.ndim == 1 else inputs
 
 
 def model_by_row(x: Any, inputs: jax.Array) -> jax.Array:
-    """The features of a batch by a model that is x itself, whether it is made for one row or for many."""
+    """The features of a batch if x itself is the model, made for one row or for many."""
     return jax.vmap(x)(_rows(x, inputs))
 
 
@@ -80,7 +74,7 @@ def model_by_row(x: Any, inputs: jax.Array) -> jax.Array:
 class MLP:
     """Dense layers with ReLU between them, and after the last one too if `active`.
 
-    x is a list of matrices, or of {"w": matrix, "b": vector} with `bias`. Bytes are taken as pixels, over 255.
+    x is a list of matrices, or of {"w": matrix, "b": vector} with `bias`. Bytes are pixels and are divided by 255.
     """
 
     layers: tuple[int, ...]
@@ -88,7 +82,7 @@ class MLP:
     bias: bool = False
 
     def init(self, seed: int = 0, dtype: DTypeLike = jnp.float32) -> Layers:
-        """All entries uniform in +- 1 / sqrt(inputs), as the layers of PyTorch start, which the paper used."""
+        """Initial layers: uniform in +- 1 / sqrt(inputs), like those of PyTorch, which the paper used."""
         generator = np.random.default_rng(seed)
         layers = []
         for inputs, outputs in zip(self.layers[:-1], self.layers[1:], strict=True):
@@ -127,7 +121,7 @@ class Heads:
 
 @functools.cache
 def _heads(*options: Any) -> Heads:
-    """One object for equal arguments: JAX tells functions apart by identity, and equal ones should compile once."""
+    """One object for equal arguments. JAX compares functions by identity, and equal ones should compile once."""
     return Heads(*options)
 
 
@@ -169,9 +163,9 @@ def representation(
         lower_batch: training rows per step and task.
         upper_batch: validation rows per step and task.
         seed: of the first network and the first heads.
-        network: in place of dense layers, a model that can be called (Flax NNX, Equinox), which is where x starts; or a
-            function of (x, inputs), with `x`.
-        x: where x starts, for a function.
+        network: in place of dense layers, a model that can be called (Flax NNX, Equinox), whose parameters are the
+            initial x; or a function of (x, inputs), with `x`.
+        x: the initial x, for a function.
 
     >>> from bilevel.datasets import sinusoids
     >>> ready = sinusoid_regression(sinusoids(3))
@@ -207,7 +201,7 @@ def representation(
 
 
 def _features(function: Network, x: Any, row: jax.ShapeDtypeStruct) -> int:
-    """The number of features that the network makes of a row; an error says why the model cannot be called."""
+    """The number of features that the network computes from a row; an error says why the model cannot be called."""
     initial_point.arrays(x, "representation(network=...)")
     try:
         return jax.eval_shape(function, x, row).shape[1]
@@ -267,7 +261,7 @@ def maml(
     lr: float,
     steps: int = 1,
     batch: int | None = None,
-    constraint: Constraint | None = None,
+    constraint: constraints.Constraint | None = None,
 ) -> Ready[MinMaxProblem, X]:
     """Task-robust meta-learning: a start x from which every task, even the worst, learns in one step or a few.
 
@@ -281,10 +275,10 @@ def maml(
     Args:
         loss: loss(x, batch) of one task.
         tasks: training rows to adapt on, validation rows to measure the loss on.
-        x: where the shared starting point starts, for instance the parameters of a network.
+        x: the initial value of the shared starting point, for instance the parameters of a network.
         lr: of the tasks' own steps.
         steps: how many of them.
         batch: rows per step and task, of each kind; None = all.
         constraint: the set of x, from `bl.constraints`; None = unconstrained.
     """
-    return Ready(MinMaxProblem(loss, tasks, constraint, batch, Adapted(lr, steps)), x)
+    return Ready(MinMaxProblem(loss, tasks, constraint, batch, minmax.Adapted(lr, steps)), x)
