@@ -10,15 +10,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from typing import Any, Generic, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
-
-T = TypeVar("T")
+from bilevel._core.types import T
 
 
 @jax.tree_util.register_dataclass
@@ -40,7 +39,7 @@ def for_groups(function: Callable[..., T], *values: PerTask[Any]) -> PerTask[T]:
     return PerTask(tuple(map(function, *values)))
 
 
-def for_tasks(function: Callable[..., Any], *values: PerTask[Any]) -> PerTask[Any]:
+def for_tasks(function: Callable[..., T], *values: PerTask[Any]) -> PerTask[T]:
     """`function` of every task's own values.
 
     >>> import jax.numpy as jnp
@@ -79,7 +78,7 @@ class Everywhere(Generic[T]):
         return iter(self.groups)
 
 
-def is_of_tasks(node: Any) -> bool:
+def is_of_tasks(node: object) -> bool:
     """Whether a node of a pytree has one row a task."""
     return isinstance(node, (PerTask, InOrder))
 
@@ -131,7 +130,7 @@ class Names(Sequence[str]):
         return repr(list(self._names[:5])) + ("..." if len(self) > 5 else "")
 
 
-class TaskValues(Mapping[str, Any]):
+class TaskValues(Mapping[str, T]):
     """One value per task, by name; stored stacked, sliced on access.
 
     Args:
@@ -140,7 +139,7 @@ class TaskValues(Mapping[str, Any]):
         stacked: for each group, the values of its tasks, on a leading axis.
     """
 
-    def __init__(self, names: Names, ids: Sequence[Any], stacked: tuple):
+    def __init__(self, names: Names, ids: Sequence[np.ndarray | jax.Array], stacked: tuple[T, ...]):
         self.names, self.ids, self.stacked = names, ids, stacked
 
     @functools.cached_property
@@ -148,7 +147,7 @@ class TaskValues(Mapping[str, Any]):
         ids = [np.asarray(group) for group in self.ids]
         return {self.names[int(i)]: (g, k) for g, group in enumerate(ids) for k, i in enumerate(group)}
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> T:
         if name not in self._place:
             raise KeyError(f"no task is named {name!r}; the tasks are {self.names!r}")
         group, k = self._place[name]

@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
 from bilevel._core.averages import mean, worst
+from bilevel._core.types import X, Y
 from bilevel.problem.per_task import TaskValues
 from bilevel.weightings.baselines import Baselines, WorstRegret
 from bilevel.weightings.cvar import CVaR
@@ -106,11 +107,11 @@ def column_names(history: History, names: Sequence[str]) -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Iterate:
+class Iterate(Generic[X, Y]):
     """One point of a run: x, every task's y, the weights, and the tasks' losses there."""
 
-    x: Any
-    y: TaskValues
+    x: X
+    y: TaskValues[Y]
     weights: np.ndarray
     losses: np.ndarray  # on all validation data, in the order of the tasks
     selection_losses: np.ndarray | None = dataclasses.field(default=None, kw_only=True)

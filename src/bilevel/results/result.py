@@ -6,10 +6,11 @@ import dataclasses
 import functools
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 import numpy as np
 
+from bilevel._core.types import X, Y
 from bilevel.problem.per_task import TaskValues
 from bilevel.problem.problem import BaseProblem
 from bilevel.results import findings, summary
@@ -75,7 +76,7 @@ class Stored(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Result(Reportable):
+class Result(Reportable, Generic[X, Y]):
     """The last iterate of a run, other iterates of it, and its history.
 
     `x`, `y`, `weights`, `losses`, `selection_losses`, `test_losses`, `worst`, `mean` and `worst_task` are those of
@@ -109,12 +110,12 @@ class Result(Reportable):
         stored: what the file of a loaded result says about the solver and the problem; None = not loaded.
     """
 
-    problem: BaseProblem | None = dataclasses.field(repr=False)
+    problem: BaseProblem[X, Y] | None = dataclasses.field(repr=False)
     solver: Any
-    last: Iterate = dataclasses.field(repr=False)
-    best: Iterate = dataclasses.field(repr=False)
-    random: Iterate = dataclasses.field(repr=False)
-    average: Iterate = dataclasses.field(repr=False)
+    last: Iterate[X, Y] = dataclasses.field(repr=False)
+    best: Iterate[X, Y] = dataclasses.field(repr=False)
+    random: Iterate[X, Y] = dataclasses.field(repr=False)
+    average: Iterate[X, Y] = dataclasses.field(repr=False)
     history: History
     status: str
     message: str
@@ -127,12 +128,12 @@ class Result(Reportable):
     stored: Stored | None = dataclasses.field(default=None, repr=False)
 
     @property
-    def x(self) -> Any:
+    def x(self) -> X:
         """What the tasks share."""
         return self.last.x
 
     @property
-    def y(self) -> TaskValues:
+    def y(self) -> TaskValues[Y]:
         """Every task's own variable, by name."""
         return self.last.y
 
