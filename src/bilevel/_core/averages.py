@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
+from jax.typing import ArrayLike
 
 
-def worst(losses: Any, largest: float | None = None) -> float:
+def worst(losses: ArrayLike, largest: float | None = None) -> float:
     """The largest loss. Where the losses are those of some tasks only, `largest` is known from more of them.
 
     >>> worst([0.5, 2.0]), worst([0.5, 2.0], largest=3.0)

@@ -18,6 +18,8 @@ from typing import Any, TypeVar, dataclass_transform
 
 import jax
 
+from bilevel._core.types import Tree
+
 T = TypeVar("T")
 
 
@@ -26,7 +28,7 @@ def leaf(*, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"leaf": True})
 
 
-def static(*, by: Callable[[Any], Hashable], default: Any = dataclasses.MISSING) -> Any:
+def static(*, by: Callable[[Tree], Hashable], default: Any = dataclasses.MISSING) -> Any:
     """Declares a field as structure that is compared by `by(value)` instead of by the value.
 
     Two parts whose fields agree in `by` share one compiled program, whatever else differs in these values. So compiled
@@ -60,7 +62,7 @@ class _Static:
             return hash(type(self.value))
 
 
-def _identity(value: Any) -> Any:
+def _identity(value: object) -> Hashable:
     if isinstance(value, functools.partial):
         return (value.func, value.args, tuple(sorted(value.keywords.items())))
     return value
@@ -168,6 +170,6 @@ def replace(part: T, **changes: object) -> T:
     return copy
 
 
-def field_names(value: Any) -> set[str]:
+def field_names(value: object) -> set[str]:
     """The fields of a dataclass; none of anything else."""
     return {field.name for field in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 import jax
+import numpy as np
 
 X = TypeVar("X")  # what the tasks share: a pytree of arrays
 Y = TypeVar("Y")  # one task's own variable: a pytree of arrays
@@ -21,5 +22,6 @@ Batch: TypeAlias = Any  # a pytree of arrays with a leading axis of rows, as a l
 Data: TypeAlias = Any  # a task's rows as its user gives them: a pytree of arrays with a leading axis, or a generator
 Json: TypeAlias = Any  # what JSON can hold, parsed
 Scalar: TypeAlias = float | jax.Array  # a number, which may be traced
+Index: TypeAlias = int | slice | jax.Array | np.ndarray | None  # of an array
 Count: TypeAlias = int | jax.Array  # a whole number, which may be traced
 Objective: TypeAlias = Callable[[Tree, Tree, Batch], jax.Array]  # one task's loss, of (x, y, batch)

@@ -21,12 +21,13 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
 from bilevel._core.array_files import Content
 from bilevel._core.files import write_whole
+from bilevel._core.types import Json
 from bilevel._run import sharded_leaves, state_files
 from bilevel._run.checkpoints import Checkpoint, OneFile
 from bilevel._run.identity import DifferentRunError, Facts, Identities, changes, check_same, digest, environment
@@ -84,7 +85,7 @@ class Keeper(Unkept):
         self._writing: Future[float] | None = None
         self._last_time, self._last_step, self._warned, self._ended = time.monotonic(), 0, False, False
         self.write_seconds, self._timed = 0.0, False  # how long a state took to write, or may take
-        self.tell: Callable[[str, dict[str, Any]], None] = lambda event, facts: None  # "checkpoint" and "problem"
+        self.tell: Callable[[str, dict[str, Json]], None] = lambda event, facts: None  # "checkpoint" and "problem"
 
     def restore(self) -> Reached | None:
         """What the newest state that can be read has reached; None where there is none."""
@@ -334,7 +335,7 @@ class _Opener:
             )
 
 
-def _check_kept(run: Run, folder: RunFolder, kept: dict[str, Any], facts: Facts) -> None:
+def _check_kept(run: Run, folder: RunFolder, kept: dict[str, Json], facts: Facts) -> None:
     if not run.resume:
         raise FileExistsError(
             f"{folder.where}: there is a run already. Pass resume=True to go on with it, or another folder."

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +25,14 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 from bilevel._core import values
+from bilevel._core.types import Tree
 from bilevel.problem.group import Group
 from bilevel.problem.on_devices import AXIS, Placement
 from bilevel.problem.per_task import Everywhere, PerTask
 from bilevel.problem.problem import BaseProblem
 from bilevel.problem.task import ROLES
+
+ProblemT = TypeVar("ProblemT", bound=BaseProblem)
 
 Device = Any  # jax.Device, which is no type to checkers
 Devices = int | Sequence[Device] | Mesh
@@ -58,7 +61,7 @@ class Layout:
     cuts: tuple[tuple[tuple[int, ...], Spec], ...] = ()
 
     @classmethod
-    def of(cls, devices: Devices | None, problem: BaseProblem, x: Any) -> Layout | None:
+    def of(cls, devices: Devices | None, problem: BaseProblem, x: Tree) -> Layout | None:
         """What `solve(devices=...)` was given, checked; None = one device, which JAX chooses."""
         mesh = _mesh(devices)
         if mesh is None:
@@ -91,16 +94,16 @@ class Layout:
 
     # ------------------------------------------------------------------ to the devices
 
-    def problem(self, problem: Any) -> Any:
+    def problem(self, problem: ProblemT) -> ProblemT:
         """The problem on the devices; starting points of y stay behind."""
         groups = zip(problem.groups, self.stretches, strict=True)
         placed = tuple(self._group(group, part) for group, parts in groups for part in parts)
         return self._put(problem.replace(groups=()), Spec()).replace(groups=placed)
 
-    def spread(self, tree: Any) -> Any:
+    def spread(self, tree: Tree) -> Tree:
         """What belongs to tasks cut and on its devices, all else on all of them."""
 
-        def node(value: Any) -> Any:
+        def node(value: Tree) -> Tree:
             if not is_in_groups(value):
                 return self._put(value, self.spec_of(value))
             cut = [(own, part) for own, parts in zip(value, self.stretches, strict=True) for part in parts]
@@ -108,13 +111,13 @@ class Layout:
 
         return jax.tree.map(node, tree, is_leaf=is_in_groups)
 
-    def constrained(self, tree: Any) -> Any:
+    def constrained(self, tree: Tree) -> Tree:
         """The same in its place, under `jit`: what the compiler is told of the values between two steps."""
 
-        def told(value: Any, spec: Spec) -> Any:
+        def told(value: Tree, spec: Spec) -> Tree:
             return jax.lax.with_sharding_constraint(value, NamedSharding(self.mesh, spec))
 
-        def node(value: Any) -> Any:
+        def node(value: Tree) -> Tree:
             if not is_in_groups(value):
                 return told(value, self.spec_of(value))
             parts = [spec_of_rows(part, value) for parts in self.stretches for part in parts]
@@ -123,23 +126,23 @@ class Layout:
 
         return jax.tree.map(node, tree, is_leaf=is_in_groups)
 
-    def with_whole_x(self, state: Any) -> Any:
+    def with_whole_x(self, state: Tree) -> Tree:
         """A state whose x is on every device, under `jit`: what a step begins with."""
         if not self.cuts:
             return state
         everywhere = NamedSharding(self.mesh, Spec())
         return state._replace(x=jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, everywhere), state.x))
 
-    def laid_out(self, tree: Any) -> Any:
+    def laid_out(self, tree: Tree) -> Tree:
         """`constrained`, compiled."""
         return _laid_out(self, tree)
 
     # ------------------------------------------------------------------ and back
 
-    def whole(self, tree: Any) -> Any:
+    def whole(self, tree: Tree) -> Tree:
         """What is on the devices as it would be on one, in every process: `spread` undone."""
 
-        def node(value: Any) -> Any:
+        def node(value: Tree) -> Tree:
             if not is_in_groups(value):
                 return value
             own = iter(value)
@@ -159,20 +162,20 @@ class Layout:
         ids = self._put(group.ids[start:stop], Spec())
         return dataclasses.replace(group, **own, ids=ids, y=None, on=Placement(self.mesh, spread))
 
-    def spec_of(self, shared: Any) -> Spec:
+    def spec_of(self, shared: Tree) -> Spec:
         """Of an array that belongs to no task: by its shape, as any place is right."""
         return dict(self.cuts).get(np.shape(shared), Spec())
 
-    def _put(self, tree: Any, spec: Spec) -> Any:
+    def _put(self, tree: Tree, spec: Spec) -> Tree:
         return jax.tree.map(lambda leaf: placed(leaf, NamedSharding(self.mesh, spec)), tree)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _laid_out(layout: Layout, tree: Any) -> Any:
+def _laid_out(layout: Layout, tree: Tree) -> Tree:
     return layout.constrained(tree)
 
 
-def fetched(tree: Any) -> Any:
+def fetched(tree: Tree) -> Tree:
     """The same in arrays that this process can read; what is spread over processes, all of them must ask for."""
     leaves, structure = jax.tree.flatten(tree)
     far = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array) and not _is_readable(leaf)]
@@ -190,7 +193,7 @@ def _local(leaf: jax.Array) -> jax.Array:
     return jnp.asarray(array.item()) if leaf.weak_type and not array.ndim else jnp.asarray(array)
 
 
-def placed(leaf: Any, sharding: NamedSharding) -> Any:
+def placed(leaf: Tree, sharding: NamedSharding) -> Tree:
     """A leaf that every process has whole, on the devices of all."""
     if not isinstance(leaf, (jax.Array, np.ndarray)):  # a Python number
         return leaf
@@ -202,16 +205,16 @@ def placed(leaf: Any, sharding: NamedSharding) -> Any:
     return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
 
-def _rows(tree: Any, part: Stretch) -> Any:
+def _rows(tree: Tree, part: Stretch) -> Tree:
     return jax.tree.map(lambda a: a[part.start : part.stop], tree)
 
 
-def spec_of_rows(part: Stretch, rows: PerTask[Any] | Everywhere[Any]) -> Spec:
+def spec_of_rows(part: Stretch, rows: PerTask[Tree] | Everywhere[Tree]) -> Spec:
     """How the rows of a stretch of tasks are laid out."""
     return Spec(AXIS) if part.spread and isinstance(rows, PerTask) else Spec()
 
 
-def is_in_groups(node: Any) -> bool:
+def is_in_groups(node: Tree) -> bool:
     """Whether a node of a pytree has rows of tasks, group by group."""
     return isinstance(node, (PerTask, Everywhere))
 
@@ -229,7 +232,7 @@ def _mesh_of(leaf: jax.Array) -> Mesh:
     return leaf.sharding.mesh  # type: ignore[return-value]
 
 
-def _cuts(x: Any, mesh: Mesh | None) -> tuple[tuple[tuple[int, ...], Spec], ...]:
+def _cuts(x: Tree, mesh: Mesh | None) -> tuple[tuple[tuple[int, ...], Spec], ...]:
     """Of the leaves of x that are in parts; of two with one shape, the first."""
     found: dict[tuple[int, ...], Spec] = {}
     try:

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -89,7 +89,7 @@ def start(
     )
 
 
-def _checked(address: str | None, processes: Any, process: Any, found: Launch) -> str:
+def _checked(address: str | None, processes: int | None, process: int | None, found: Launch) -> str:
     """The address, once all that must be known is there and makes sense."""
     by = f" It was started by {found.by}." if found.by else ""
     if processes is None or process is None:

@@ -12,8 +12,8 @@ Metrics are what a run is measured by besides its losses: accuracy, say, of ever
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ import numpy as np
 
 from bilevel._core import pytrees
 from bilevel._core.simplex_program import respond
+from bilevel._core.types import Json, Objective, Tree
 from bilevel._run.devices import Layout
 from bilevel.lower import Newton
 from bilevel.problem.group import TaskView
@@ -41,26 +42,26 @@ FIXED, HEAVY = 512, 512  # tasks; where there are not more than these, all are e
 class Losses(NamedTuple):
     """Losses, and what else is measured, on all the data."""
 
-    validation: Any
-    selection: Any
-    test: Any
-    metrics: dict[str, Any]
+    validation: Tree
+    selection: Tree
+    test: Tree
+    metrics: dict[str, Tree]
 
 
 class Fit(NamedTuple):
     """A copy of y that is fitted to x."""
 
-    y: PerTask[Any]
+    y: PerTask[Tree]
     lag: jax.Array  # what the last Newton step changed of a loss, the most of all tasks, as a share of the worst loss
     passes: jax.Array  # over all training rows
 
 
 @jax.jit
-def fit(problem: Any, x: Any, y: PerTask[Any]) -> Fit:
+def fit(problem: BaseProblem, x: Tree, y: PerTask[Tree]) -> Fit:
     """Every y_i fitted to x on all training rows, from where it is."""
     newton = Newton.suited(y)
 
-    def one(task: TaskView, y: Any) -> tuple[Any, jax.Array, jax.Array, jax.Array]:
+    def one(task: TaskView, y: Tree) -> tuple[Tree, jax.Array, jax.Array, jax.Array]:
         solved = newton.solve(task, x, y, ACCURACY)
         loss = task.upper(x, solved.y, None)
         change = jnp.where(solved.converged, jnp.abs(loss - task.upper(x, solved.before, None)), jnp.inf)
@@ -73,7 +74,7 @@ def fit(problem: Any, x: Any, y: PerTask[Any]) -> Fit:
 
 
 @functools.partial(jax.jit, static_argnames="metrics")
-def evaluate(problem: BaseProblem, x: Any, y: Any, metrics: Metrics = ()) -> Losses:
+def evaluate(problem: BaseProblem, x: Tree, y: Tree, metrics: Metrics = ()) -> Losses:
     """Losses on all the data of each role, and the metrics."""
     losses = problem.validation_losses(x, y), problem.selection_losses(x, y), problem.test_losses(x, y)
     return Losses(*losses, measure(metrics, problem, x, y))
@@ -89,14 +90,14 @@ def objective(weighting: Weighting, losses: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def fit_fresh(solver: FreshTasks, problem: Any, x: Any, y: Any) -> Any:
+def fit_fresh(solver: FreshTasks, problem: Problem, x: Tree, y: Tree) -> Tree:
     """`solver.fit`, compiled: no step sees these tasks, and their y is fitted as that of a step's is."""
     return solver.fit(problem, x, y)
 
 
 @functools.partial(jax.jit, static_argnames=("metrics", "fits"))
 def _evaluate_some(
-    problem: Any, x: Any, y: Any, places: PerTask[jax.Array], metrics: Metrics, fits: bool
+    problem: Problem, x: Tree, y: Tree, places: PerTask[jax.Array], metrics: Metrics, fits: bool
 ) -> tuple[Losses, jax.Array, jax.Array]:
     """Losses, lag and passes."""
     rows = Rows.of(problem, places)
@@ -141,7 +142,7 @@ class Part(NamedTuple):
         return found
 
     def evaluate(
-        self, problem: BaseProblem, x: Any, y: Any, weights: np.ndarray, metrics: Metrics, fits: bool
+        self, problem: BaseProblem, x: Tree, y: Tree, weights: np.ndarray, metrics: Metrics, fits: bool
     ) -> PartLosses:
         """The losses of these tasks, at y fitted to x or as it is; the problem and y are where the layout has them."""
         places = self.places(weights)
@@ -208,7 +209,7 @@ class PartLosses(NamedTuple):
     passes: int
 
 
-Metric = Callable[[Any, Any, Any], jax.Array]
+Metric = Objective
 Metrics = tuple[tuple[str, Metric], ...]  # names and functions; hashable, as they are part of what is compiled
 ROLES = ("validation", "selection", "test")
 
@@ -229,7 +230,7 @@ def read(metrics: Mapping[str, Metric] | None, problem: BaseProblem) -> Metrics:
     return tuple(metrics.items())
 
 
-def check_metrics(metrics: Metrics, problem: BaseProblem, x: Any, y: PerTask[Any]) -> None:
+def check_metrics(metrics: Metrics, problem: BaseProblem, x: Tree, y: PerTask[Tree]) -> None:
     """Raises where a metric fails or is not one real number, found by tracing it."""
     for name, function in metrics:
         what = f"solve(metrics=...): {name!r} of (x, y, batch)"
@@ -243,7 +244,7 @@ def check_metrics(metrics: Metrics, problem: BaseProblem, x: Any, y: PerTask[Any
             raise ValueError(f"{what} must return one floating-point number; it returns {pytrees.describe(one)}.")
 
 
-def measure(metrics: Metrics, problem: BaseProblem, x: Any, y: PerTask[Any]) -> dict[str, jax.Array]:
+def measure(metrics: Metrics, problem: BaseProblem, x: Tree, y: PerTask[Tree]) -> dict[str, jax.Array]:
     """Every metric on all the data of each role, one number a task: "validation accuracy", "test accuracy"."""
     return {f"{role} {name}": problem.losses(x, y, role, f) for name, f in metrics for role in roles_of(problem)}
 
@@ -254,7 +255,7 @@ def roles_of(problem: BaseProblem) -> list[str]:
     return [role for role in ROLES if there[role]]
 
 
-def in_order(metrics: Metrics, measured: Mapping[str, Any]) -> dict[str, Any]:
+def in_order(metrics: Metrics, measured: Mapping[str, Json]) -> dict[str, Tree]:
     """The same in the order of the metrics, validation, selection, test; JAX sorts by name."""
     names = [f"{role} {name}" for name, _ in metrics for role in ROLES]
     return {name: measured[name] for name in names if name in measured}

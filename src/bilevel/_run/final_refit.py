@@ -16,12 +16,13 @@ import functools
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from bilevel._core import pytrees
+from bilevel._core.types import Tree
 from bilevel._run.evaluation import Losses, Metric, Metrics, roles_of
 from bilevel.lower.fitting import fitted
 from bilevel.problem.group import Group
@@ -35,13 +36,13 @@ from bilevel.solvers._base.some_tasks import SomeTasks
 STEPS = 10  # of conjugate gradients
 
 
-Found = list[tuple[Any, dict[str, jax.Array]]]  # of every point: y, and losses and metrics by name; of one group
+Found = list[tuple[Tree, dict[str, jax.Array]]]  # of every point: y, and losses and metrics by name; of one group
 
 
 class Visit(NamedTuple):
     """What a visit found at one iterate."""
 
-    y: PerTask[Any]
+    y: PerTask[Tree]
     losses: Losses
 
 
@@ -62,7 +63,7 @@ def _sources(group: Group) -> list[Source]:
 
 
 def visited(
-    problem: Problem, points: Sequence[tuple[Any, PerTask[Any]]], steps: jax.Array, metrics: Metrics = ()
+    problem: Problem, points: Sequence[tuple[Tree, PerTask[Tree]]], steps: jax.Array, metrics: Metrics = ()
 ) -> list[Visit]:
     """Every y after so many steps at its x, one number of steps for each point (x, y), and the losses there."""
     x, roles = pytrees.stack([x for x, _ in points]), tuple(roles_of(problem))
@@ -72,7 +73,7 @@ def visited(
 
 
 def _by_threads(
-    group: Group, x: Any, y: Sequence[Any], steps: jax.Array, roles: tuple[str, ...], metrics: Metrics
+    group: Group, x: Tree, y: Sequence[Tree], steps: jax.Array, roles: tuple[str, ...], metrics: Metrics
 ) -> Found:
     """Of a group; of very many tasks in memory, several threads take one block after the other.
 
@@ -94,7 +95,7 @@ def _by_threads(
 def _joined(problem: Problem, groups: Sequence[Found]) -> list[Visit]:
     """Of all groups."""
 
-    def one(*found: tuple[Any, dict[str, jax.Array]]) -> Visit:
+    def one(*found: tuple[Tree, dict[str, jax.Array]]) -> Visit:
         y, losses = zip(*found, strict=True)
         named = {name: problem.join(PerTask(tuple(own[name] for own in losses))) for name in losses[0]}
         losses = Losses(named.pop("validation"), named.pop("selection", None), named.pop("test", None), named)
@@ -106,8 +107,8 @@ def _joined(problem: Problem, groups: Sequence[Found]) -> list[Visit]:
 @functools.partial(jax.jit, static_argnames=("roles", "metrics"))
 def _of_group(
     group: Group,
-    x: Any,
-    y: Sequence[Any],
+    x: Tree,
+    y: Sequence[Tree],
     steps: jax.Array,
     places: jax.Array | None,
     roles: tuple[str, ...],
@@ -115,11 +116,11 @@ def _of_group(
 ) -> Found:
     """Of the tasks at these places of a group, or of all."""
 
-    def one(train: Source, *given: Any) -> Found:
+    def one(train: Source, *given: Tree) -> Found:
         rows = dict(zip(roles, given, strict=False))
         task = group.view(train, rows["validation"])
 
-        def iterate(own: tuple[Any, Any, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
+        def iterate(own: tuple[Tree, Tree, jax.Array]) -> tuple[Tree, dict[str, jax.Array]]:
             x, y, steps = own
             y = fitted(task, x, y, steps)
 

@@ -12,7 +12,8 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import Any
+
+from bilevel._core.types import Json
 
 try:
     import fcntl
@@ -53,7 +54,7 @@ class Lock:
 
     def _owner(self) -> str:
         """Who holds it, in words."""
-        owner: dict[str, Any] = {}
+        owner: dict[str, Json] = {}
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
             owner = dict(json.loads(os.pread(self._descriptor, 1000, 0)))
         if owner.get("pid") == os.getpid() and owner.get("host") == platform.node():

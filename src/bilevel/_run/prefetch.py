@@ -20,18 +20,19 @@ import mmap
 import resource
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel._core.types import Count
 from bilevel._run.devices import fetched
 from bilevel.problem.group import Group
 from bilevel.problem.loaded import Loaded, LoadingError, Reader, Window
 from bilevel.problem.mapped import Mapped, Pages
 from bilevel.problem.on_devices import parts_of
-from bilevel.problem.problem import BaseProblem
+from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.problem.sources import Source, places_of_blocks
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.some_tasks import Ahead, SomeTasks
@@ -47,7 +48,7 @@ LOADED = 64  # steps of a call where a loader reads, at most
 class ReadAhead:
     """The reading ahead of one run."""
 
-    def __init__(self, solver: Solver, problem: BaseProblem, key: jax.Array):
+    def __init__(self, solver: SomeTasks, problem: Problem, key: jax.Array):
         self._solver, self._problem, self._key = solver, problem, key
         self._pages = [_pages((group.train, group.validation)) for group in problem.groups]
         self._loaded = [_LoadedGroup.of(group) for group in problem.groups]
@@ -55,7 +56,7 @@ class ReadAhead:
         self._expect(mmap.MADV_RANDOM)
 
     @classmethod
-    def of(cls, solver: Solver, problem: BaseProblem, key: jax.Array) -> ReadAhead | None:
+    def of(cls, solver: Solver, problem: Problem, key: jax.Array) -> ReadAhead | None:
         """None where steps see all tasks, or all rows are in memory."""
         return cls(solver, problem, key) if isinstance(solver, SomeTasks) and not problem.held else None
 
@@ -127,7 +128,7 @@ class _LoadedGroup(NamedTuple):
         numbers, reader = np.asarray(fetched(group.train.numbers)), group.train.reader
         return cls(numbers, parts, {i: Window(reader) for i in here})
 
-    def plan(self, places: Any) -> None:
+    def plan(self, places: jax.Array | np.ndarray) -> None:
         """Of coming steps, one row each."""
         numbers = self.numbers[np.asarray(places)].reshape(len(places), self.parts, -1)
         for i, window in self.windows.items():
@@ -141,7 +142,7 @@ class _LoadedGroup(NamedTuple):
 
 
 @jax.jit
-def _tasks_ahead(solver: Any, problem: Any, state: State, key: jax.Array, step: Any) -> Ahead:
+def _tasks_ahead(solver: SomeTasks, problem: Problem, state: State, key: jax.Array, step: Count) -> Ahead:
     keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(step + jnp.arange(AHEAD, dtype=jnp.int32))
     return solver.known_draws(problem, state, keys)
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike, DTypeLike
 
+from bilevel._core.types import Count, Json, Scalar, Tree
 from bilevel._run import final_refit
 from bilevel._run.devices import fetched
 from bilevel._run.evaluation import Fit, fit, fit_fresh, in_order, objective
@@ -56,7 +57,7 @@ def add_row(run: Run, reached: Reached, last: bool = False) -> Reached:
     )
 
 
-def as_dict(run: Run, reached: Reached) -> dict[str, Any]:
+def as_dict(run: Run, reached: Reached) -> dict[str, Json]:
     """A copy of the last row, for a callback that may keep or change it, and where the run is."""
     row, point = reached.rows[-1], reached.seen or Variables.of(reached.carry.state)
     named = row._asdict()
@@ -139,8 +140,8 @@ def _row(
     """An evaluation, where its y was, and the passes over the training rows that its fit took."""
     state, part = carry.state, run.part
     point = Variables.of(state)
-    lag: Any = float("nan")
-    passes: Any = 0
+    lag: Scalar = float("nan")
+    passes: Count = 0
     losses = None
     if part is None:
         y, lag, passes = _fitted(run, state.x, state.y, fits)
@@ -176,7 +177,7 @@ def _row(
     return row, point, int(passes)
 
 
-def _fitted(run: Run, x: Any, y: Any, fits: bool = True) -> Fit:
+def _fitted(run: Run, x: Tree, y: Tree, fits: bool = True) -> Fit:
     """y at which an evaluation is made; what the run itself goes on from stays as it is."""
     if isinstance(run.stepper, FreshTasks):
         return Fit(fit_fresh(run.stepper, run.placed, x, y), jnp.array(jnp.nan), jnp.array(0))
@@ -185,7 +186,7 @@ def _fitted(run: Run, x: Any, y: Any, fits: bool = True) -> Fit:
     return Fit(y, jnp.array(jnp.nan), jnp.array(0))
 
 
-def _fetched(run: Run, tree: Any) -> Any:
+def _fetched(run: Run, tree: Tree) -> Tree:
     return jax.device_get(tree if run.layout is None else fetched(tree))
 
 
@@ -221,17 +222,17 @@ def _evaluated(point: Variables, row: Row) -> Evaluated:
     return Evaluated(point, row.validation, row.selection, row.test, dict(row.metrics))
 
 
-def _by_part(point: Variables, dtype: Any, largest: float, selection: np.ndarray | None) -> Evaluated:
+def _by_part(point: Variables, dtype: DTypeLike, largest: float, selection: np.ndarray | None) -> Evaluated:
     """What it is compared by; the rest is found where it is asked for, of all tasks."""
     return Evaluated(point, np.asarray([largest], dtype), selection, None, {})
 
 
 def _history(run: Run, rows: tuple[Row, ...]) -> History:
-    def column(values: tuple[Any, ...]) -> np.ndarray | None:
+    def column(values: tuple[ArrayLike | None, ...]) -> np.ndarray | None:
         return None if values[0] is None else np.stack([np.asarray(value) for value in values])
 
     names = [name for name in Row._fields if name != "metrics"]
-    columns: dict[str, Any] = {name: column(tuple(getattr(row, name) for row in rows)) for name in names}
+    columns: dict[str, Json] = {name: column(tuple(getattr(row, name) for row in rows)) for name in names}
     measured = {name: np.stack([row.metrics[name] for row in rows]) for name in rows[0].metrics}
     return History(**columns, metrics=in_order(run.metrics, measured))
 

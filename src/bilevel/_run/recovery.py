@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from bilevel._core.types import Tree
 from bilevel._run.loop import Carry, Variables
 from bilevel._run.recording import evaluated_at, objective_of
 from bilevel._run.run import Run
@@ -131,7 +132,7 @@ class _Rate(NamedTuple):
     given: bool  # rather than chosen
 
     @staticmethod
-    def of(owner: object, option: str, words: str, was: str, value: Any) -> _Rate:
+    def of(owner: object, option: str, words: str, was: str, value: Tree) -> _Rate:
         given = getattr(owner, option, None) is not None
         name = option if words.startswith("rate") and hasattr(owner, option) else words
         return _Rate(f"{name} ({was} {float(value):.3g})" if np.isfinite(value) else name, given)
@@ -200,7 +201,7 @@ def _find(run: Run, best: Variables, last: Carry, broken: Carry) -> Broken:
 def _growths(run: Run, usual: Variables, now: Variables, task: str) -> tuple[float, float]:
     """How far x and the task's y have gone from where they were when all was well."""
 
-    def pair(point: Variables) -> tuple[Any, Any]:
+    def pair(point: Variables) -> tuple[Tree, Tree]:
         x, y = jax.device_get(run.whole((point.x, point.y)))
         return x, run.problem.by_name(y)[task]
 
@@ -208,11 +209,11 @@ def _growths(run: Run, usual: Variables, now: Variables, task: str) -> tuple[flo
     return x, y
 
 
-def _size(tree: Any, other: Any = None) -> float:
+def _size(tree: Tree, other: Tree = None) -> float:
     """The largest |entry| of a tree, or of its difference from another; squares would overflow here."""
     moved = tree if other is None else jax.tree.map(lambda a, b: a / 2 - b / 2, tree, other)
     return max((float(np.max(np.abs(leaf), initial=0.0)) for leaf in jax.tree.leaves(moved)), default=0.0)
 
 
-def _finite(tree: Any) -> bool:
+def _finite(tree: Tree) -> bool:
     return all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(tree))

@@ -6,10 +6,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bilevel._core.types import Json
 from bilevel._run.loggers.base import Evaluation, Facts, Logger
 from bilevel._run.loggers.progress import Progress
 
@@ -96,7 +97,7 @@ class Report:
         for row in rows:
             self._log(row, pace)
 
-    def event(self, kind: str, facts: Mapping[str, Any]) -> None:
+    def event(self, kind: str, facts: Mapping[str, Json]) -> None:
         """Something happened; between the start and the end only."""
         if self._run is None or self._ended:
             return

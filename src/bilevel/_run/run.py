@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from bilevel._core import values
+from bilevel._core.types import Tree
 from bilevel._run.checkpoints import Checkpoint
 from bilevel._run.devices import Layout
 from bilevel._run.divergence import DIVERGED as DIVERGED
@@ -63,8 +64,8 @@ class Run:
 
     problem: BaseProblem
     solver: Solver
-    x: Any
-    y: Any
+    x: Tree
+    y: Tree
     seed: int
     steps: int
     every: int | None = None
@@ -134,7 +135,7 @@ class Run:
         """The first state without values, its shapes and dtypes: nothing is measured or compiled."""
         return self.solver.outline(self.problem, self.x, self.y, key=self._start_key, steps=self.steps)
 
-    def whole(self, tree: Any) -> Any:
+    def whole(self, tree: Tree) -> Tree:
         """Values of the run in arrays as on one device, with tasks in the groups of the problem."""
         return tree if self.layout is None else self.layout.whole(tree)
 

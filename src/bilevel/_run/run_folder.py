@@ -20,6 +20,7 @@ from typing import Any
 from bilevel._core import documents
 from bilevel._core.array_files import Content
 from bilevel._core.files import read_regular, sync_directory, write_whole
+from bilevel._core.types import Json
 from bilevel._run import state_files
 from bilevel._run.checkpoints import FolderPath
 from bilevel._run.lock import Lock
@@ -68,9 +69,9 @@ class RunFolder:
 
     # ------------------------------------------------------------------ what is run
 
-    def description(self) -> dict[str, Any] | None:
+    def description(self) -> dict[str, Json] | None:
         """What run.json says; None where there is no run."""
-        found: dict[str, Any] = {}
+        found: dict[str, Json] = {}
         try:
             file = self.path / "run.json"
             found = documents.parse(read_regular(file, f"{self.where}: {file.name}", LARGEST))
@@ -88,7 +89,7 @@ class RunFolder:
             raise ValueError(f"{self.where}: a newer bilevel wrote it; upgrade bilevel to go on with it.")
         return found
 
-    def describe(self, facts: Mapping[str, Any]) -> None:
+    def describe(self, facts: Mapping[str, Json]) -> None:
         """Writes run.json."""
         whole = {"format": FORMAT, "version": VERSION, "time": time.time(), **facts}
         with self._refusal():

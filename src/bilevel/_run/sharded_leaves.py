@@ -26,6 +26,7 @@ from jax.sharding import NamedSharding, Sharding
 
 from bilevel._core.array_files import Content
 from bilevel._core.documents import Fields, is_text, is_whole
+from bilevel._core.types import Json, Tree
 from bilevel._run import devices, state_files
 from bilevel._run.checkpoints import Checksums, RowReader, Saved, Writer, check_files, import_orbax
 from bilevel._run.devices import Layout, is_in_groups, spec_of_rows
@@ -41,7 +42,7 @@ class Pieces:
     """The pieces of one leaf, by their first rows. To JAX it is a leaf itself."""
 
     starts: tuple[int, ...]
-    values: tuple[Any, ...]
+    values: tuple[Tree, ...]
 
 
 class Target(NamedTuple):
@@ -51,10 +52,10 @@ class Target(NamedTuple):
     sharding: Sharding | None
 
 
-def in_pieces(layout: Layout | None, tree: Any) -> Any:
+def in_pieces(layout: Layout | None, tree: Tree) -> Tree:
     """Values of a run, with the pieces of each leaf together."""
 
-    def node(value: Any) -> Any:
+    def node(value: Tree) -> Tree:
         if layout is None or not is_in_groups(value):
             return jax.tree.map(lambda leaf: Pieces((0,), (leaf,)), value)
         own, groups = iter(value), []
@@ -67,10 +68,10 @@ def in_pieces(layout: Layout | None, tree: Any) -> Any:
     return jax.tree.map(node, tree, is_leaf=is_in_groups)
 
 
-def targets(layout: Layout | None, tree: Any) -> Any:
+def targets(layout: Layout | None, tree: Tree) -> Tree:
     """Where the pieces of each leaf of an outline are to be, if it has shapes as on one device."""
 
-    def node(value: Any) -> Any:
+    def node(value: Tree) -> Tree:
         if layout is None:
             return jax.tree.map(lambda leaf: Pieces((0,), (Target(leaf.shape, None),)), value)
         if not is_in_groups(value):
@@ -80,7 +81,7 @@ def targets(layout: Layout | None, tree: Any) -> Any:
             places = [(part.stop - part.start, NamedSharding(layout.mesh, spec_of_rows(part, value))) for part in parts]
             starts = tuple(part.start for part in parts)
 
-            def of_leaf(leaf: Any, starts: Any = starts, places: Any = places) -> Pieces:
+            def of_leaf(leaf: Tree, starts: Any = starts, places: Any = places) -> Pieces:
                 return Pieces(starts, tuple(Target((rows, *leaf.shape[1:]), place) for rows, place in places))
 
             groups.append(jax.tree.map(of_leaf, own))
@@ -89,10 +90,10 @@ def targets(layout: Layout | None, tree: Any) -> Any:
     return jax.tree.map(node, tree, is_leaf=is_in_groups)
 
 
-def on_devices(layout: Layout | None, tree: Any) -> Any:
+def on_devices(layout: Layout | None, tree: Tree) -> Tree:
     """`in_pieces` undone."""
 
-    def node(value: Any) -> Any:
+    def node(value: Tree) -> Tree:
         if layout is None or not is_in_groups(value):
             return jax.tree.map(lambda pieces: pieces.values[0], value)
         rows = [
@@ -168,7 +169,7 @@ def _token(run: Run, folder: Path) -> str:
     return f"{chosen:08x}"
 
 
-def _is_large(leaf: Any) -> bool:
+def _is_large(leaf: Tree) -> bool:
     """Whether Orbax is to write it, which takes no arrays without numbers."""
     return isinstance(leaf, jax.Array) and math.prod(leaf.shape) > 0 and np.ndim(state_files.plain_of(leaf)) > 0
 
@@ -193,7 +194,7 @@ class Part(NamedTuple):
     saved: tuple[Saved, ...]
 
     @classmethod
-    def of(cls, name: str, given: Any) -> Part:
+    def of(cls, name: str, given: Json) -> Part:
         """From JSON."""
         fields = Fields(given, f"a state: {name}")
         shape, saved = fields.items("shape"), fields.items("pieces")
@@ -278,7 +279,7 @@ def _read(run: Run, content: Content, found: Plan) -> Reached:
     return Reached(**on_devices(run.layout, whole), **state_files.the_rest(content, found.needed))
 
 
-def _shaped(name: str, content: Content, found: Plan, like: Any) -> Any:
+def _shaped(name: str, content: Content, found: Plan, like: Tree) -> Tree:
     """A leaf without values; its lengths are those that it has, where the run takes any."""
     if state_files.ANY not in like.shape:
         return like
@@ -302,7 +303,7 @@ def _large(name: str, found: Plan, rows: RowReader, goal: Pieces) -> Pieces:
     return Pieces(goal.starts, tuple(map(piece, goal.starts, goal.values)))
 
 
-def _placed(leaf: Any, goal: Pieces) -> Pieces:
+def _placed(leaf: Tree, goal: Pieces) -> Pieces:
     """A small leaf, which every process has whole."""
     if goal.values[0].sharding is None:
         return Pieces((0,), (leaf,))

@@ -19,6 +19,7 @@ from bilevel._core import array_files
 from bilevel._core.array_files import Content, Kind
 from bilevel._core.documents import Fields
 from bilevel._core.files import FilePath
+from bilevel._core.types import Json, Tree
 from bilevel._run import loop, recording
 from bilevel._run.loop import Carry, Variables
 from bilevel._run.run import Run
@@ -36,7 +37,7 @@ class Snapshot(NamedTuple):
     """What a run has reached, off the device: it can be written while the run goes on."""
 
     step: int
-    document: dict[str, Any]
+    document: dict[str, Json]
     arrays: dict[str, np.ndarray]
 
     @property
@@ -44,7 +45,7 @@ class Snapshot(NamedTuple):
         """Bytes."""
         return sum(array.nbytes for array in self.arrays.values())
 
-    def encode(self, **facts: Any) -> bytes:
+    def encode(self, **facts: object) -> bytes:
         """The bytes of a file; facts go into its document."""
         return array_files.encode(KIND, self.document | facts, self.arrays)
 
@@ -66,7 +67,7 @@ def take(run: Run, reached: Reached) -> Snapshot:
     return Snapshot(reached.step, document | {"leaves": kinds}, jax.device_get(plain) | columns)
 
 
-def described(reached: Reached) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def described(reached: Reached) -> tuple[dict[str, Json], dict[str, np.ndarray]]:
     """All but the leaves: what is JSON, and the columns of the history."""
     fields = dict(zip(Row._fields, zip(*reached.rows, strict=True), strict=True))
     metrics = fields.pop("metrics")
@@ -100,8 +101,8 @@ def outline(run: Run) -> Outline:
     best = Evaluated(Variables.of(state), *losses)
     if run.part is not None:  # of which only that is kept which it is compared by
         few = lambda size, own: None if own is None else jax.ShapeDtypeStruct((size,), own.dtype)  # noqa: E731
-        validation: Any = few(1, losses.validation)
-        selection: Any = few(len(run.part.tasks), losses.selection)
+        validation: Tree = few(1, losses.validation)
+        selection: Tree = few(len(run.part.tasks), losses.selection)
         best = Evaluated(best.point, validation, selection, None, {})
     return Outline(carry, best, carry if run.policy.goes_back else None)
 
@@ -115,7 +116,7 @@ def restore(content: Content, needed: Outline) -> Reached:
     return Reached(**tree, **the_rest(content, needed))
 
 
-def kinds_in(content: Content, wanted: dict[str, Any], there: set[str]) -> dict[str, str]:
+def kinds_in(content: Content, wanted: dict[str, Json], there: set[str]) -> dict[str, str]:
     """What the leaves of a state are besides their dtypes, if they are those that are wanted and all are there."""
     kinds = Fields(content.document, "a state").mapping("leaves")
     if set(wanted) != set(kinds) or not set(kinds) <= there:
@@ -124,7 +125,7 @@ def kinds_in(content: Content, wanted: dict[str, Any], there: set[str]) -> dict[
     return kinds
 
 
-def the_rest(content: Content, needed: Outline) -> dict[str, Any]:
+def the_rest(content: Content, needed: Outline) -> dict[str, Json]:
     """What was reached besides the leaves."""
     return {"rows": _rows(content, needed)} | _counters(content)
 
@@ -149,7 +150,7 @@ def _rows(content: Content, needed: Outline) -> tuple[Row, ...]:
     return tuple(map(row, range(lengths.pop())))
 
 
-def _counters(content: Content) -> dict[str, Any]:
+def _counters(content: Content) -> dict[str, Json]:
     """All that is JSON."""
     fields = Fields(Fields(content.document, "a state").mapping("counters"), "a state")
     counts = {name: fields.whole(name) for name in ("step", "since_best", "passes")}
@@ -161,7 +162,7 @@ def _counters(content: Content) -> dict[str, Any]:
     return counts | times | texts | {"divergences": tuple(Divergence(*event) for event in events)}
 
 
-def named_leaves(tree: Any) -> dict[str, Any]:
+def named_leaves(tree: Tree) -> dict[str, Json]:
     """The leaves by their paths."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
@@ -170,16 +171,16 @@ def named_leaves(tree: Any) -> dict[str, Any]:
     return dict(zip(names, (leaf for _, leaf in leaves), strict=True))
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: Tree) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def plain_of(leaf: Any) -> Any:
+def plain_of(leaf: Tree) -> Any:
     """A leaf as numbers."""
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
-def kind_of(leaf: Any) -> str:
+def kind_of(leaf: Tree) -> str:
     """What a leaf is besides its dtype: another kind would be compiled for again."""
     if not isinstance(leaf, jax.Array):
         return "numpy"
@@ -188,7 +189,7 @@ def kind_of(leaf: Any) -> str:
     return "weak" if getattr(leaf, "weak_type", False) else "jax"
 
 
-def read_leaf(name: str, array: np.ndarray, kind: str, like: Any) -> Any:
+def read_leaf(name: str, array: np.ndarray, kind: str, like: Tree) -> Any:
     """A leaf as it was, if it is what the run needs."""
     own = wrapped(name, array, kind)
     check_fit(name, own, like)
@@ -197,7 +198,7 @@ def read_leaf(name: str, array: np.ndarray, kind: str, like: Any) -> Any:
     return array if kind == "numpy" else jnp.asarray(own)
 
 
-def wrapped(name: str, array: Any, kind: object) -> Any:
+def wrapped(name: str, array: np.ndarray, kind: object) -> Any:
     """Numbers as the leaf that they are of: keys, where they are of keys."""
     if not isinstance(kind, str):
         raise ValueError(f"its leaf {name!r} is of no kind")
@@ -206,14 +207,14 @@ def wrapped(name: str, array: Any, kind: object) -> Any:
     return jax.random.wrap_key_data(jnp.asarray(array), impl=kind.removeprefix("key "))
 
 
-def check_fit(name: str, own: Any, like: Any) -> None:
+def check_fit(name: str, own: Tree, like: Tree) -> None:
     """A ValueError unless a leaf has the dtype and the shape that the run needs."""
     fits = len(own.shape) == len(like.shape) and all(n in (ANY, k) for k, n in zip(own.shape, like.shape, strict=True))
     if own.dtype != like.dtype or not fits:
         raise ValueError(f"its leaf {name!r} is {_text(own)}, and this run needs {_text(like)}")
 
 
-def _text(leaf: Any) -> str:
+def _text(leaf: Tree) -> str:
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
 

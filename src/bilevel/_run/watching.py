@@ -8,8 +8,9 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from bilevel._core.types import Json
 from bilevel._run.lock import is_held
 from bilevel._run.loggers.progress import Lines, number
 
@@ -58,7 +59,7 @@ class WatchedRun:
         self.title, self.seed, self.steps, self.comparable = "", None, 0, True
         self.step, self.seconds, self.pace = 0, math.nan, math.nan
         self.seen: list[Seen] = []
-        self.last: dict[str, Any] = {}  # the last evaluation
+        self.last: dict[str, Json] = {}  # the last evaluation
         self.heard = self._reached = math.nan  # when a line was written last, and when this step was reached
         self.checkpoint: tuple[int, float] | None = None  # the step, and when
         self.divergences: list[Happened] = []
@@ -96,45 +97,45 @@ class WatchedRun:
         if isinstance(found, dict):
             self._name(found)
 
-    def _name(self, facts: dict[str, Any]) -> None:
+    def _name(self, facts: dict[str, Json]) -> None:
         self._described = True
         self.title, self.seed = text(facts.get("title")), whole(facts.get("seed"))
         self.steps = whole(facts.get("steps")) or 0
         self.comparable = facts.get("comparable") is not False
 
-    def _take_start(self, line: dict[str, Any]) -> None:
+    def _take_start(self, line: dict[str, Json]) -> None:
         self._name(line)
         self.ended, self.pace, self.findings = None, math.nan, []
         step = whole(line.get("step")) or 0
         self.resumed += step > 0
         self._go_back(step)
 
-    def _take_evaluation(self, line: dict[str, Any]) -> None:
+    def _take_evaluation(self, line: dict[str, Json]) -> None:
         self.step, self.last, self._reached = whole(line.get("step")) or 0, line, number(line.get("time"))
         self.seconds, pace = number(line.get("seconds")), number(line.get("steps per second"))
         self.pace = pace if math.isfinite(pace) and pace > 0 else self.pace
         names = ("validation/worst", "validation/mean", "selection/worst")
         self.seen.append(Seen(self.step, *map(self.number, names)))
 
-    def _take_divergence(self, line: dict[str, Any]) -> None:
+    def _take_divergence(self, line: dict[str, Json]) -> None:
         self.divergences.append(Happened(whole(line.get("step")) or 0, text(line.get("message"))))
         back = whole(line.get("back_to"))
         if back is not None:
             self._go_back(back)
 
-    def _take_checkpoint(self, line: dict[str, Any]) -> None:
+    def _take_checkpoint(self, line: dict[str, Json]) -> None:
         step = whole(line.get("step")) or 0
         self.checkpoint = (step, number(line.get("time")))
         if step > self.step:
             self.step, self._reached = self.checkpoint
 
-    def _take_problem(self, line: dict[str, Any]) -> None:
+    def _take_problem(self, line: dict[str, Json]) -> None:
         self.problems.append(Happened(whole(line.get("step")) or self.step, text(line.get("message"))))
 
-    def _take_finding(self, line: dict[str, Any]) -> None:
+    def _take_finding(self, line: dict[str, Json]) -> None:
         self.findings.append(text(line.get("message")))
 
-    def _take_end(self, line: dict[str, Any]) -> None:
+    def _take_end(self, line: dict[str, Json]) -> None:
         self.ended = (text(line.get("status")) or "ended", text(line.get("message")))
 
     def _go_back(self, step: int) -> None:

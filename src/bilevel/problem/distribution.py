@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
 from bilevel._core import pytrees, values
 from bilevel._core.module import part
+from bilevel._core.types import Tree
 from bilevel.problem.per_task import Names
 from bilevel.problem.sources import Batch, Generator
 from bilevel.problem.task import ROLES, Task, TaskStack
@@ -18,7 +19,7 @@ from bilevel.problem.task import ROLES, Task, TaskStack
 if TYPE_CHECKING:
     from bilevel.problem.problem import Problem
 
-Rows = Callable[[Any, jax.Array, int], Batch]  # of (parameters, key, size)
+Rows = Callable[[Tree, jax.Array, int], Batch]  # of (parameters, key, size)
 STEPPED = ("train", "validation")  # the roles that a step sees
 OWN_KEYS = 2**31  # folded into a seed, so that tasks of `sample` are not those of a run with this seed
 
@@ -59,7 +60,7 @@ class TaskDistribution:
     1000
     """
 
-    draw: Callable[[jax.Array], Any]
+    draw: Callable[[jax.Array], Tree]
     train: Rows
     validation: Rows
     selection: Rows | None = None
@@ -88,7 +89,7 @@ class TaskDistribution:
                 "task, a pytree of arrays."
             )
 
-    def parameters(self, key: jax.Array, count: int) -> Any:
+    def parameters(self, key: jax.Array, count: int) -> Tree:
         """Those of `count` tasks, on a leading axis."""
         return jax.tree.map(jnp.asarray, jax.vmap(self.draw)(jax.random.split(key, count)))
 

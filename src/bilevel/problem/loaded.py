@@ -20,9 +20,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from bilevel._core import pytrees, values
 from bilevel._core.module import leaf, part
+from bilevel._core.types import Data, Tree
 from bilevel.problem.sources import Arrays, Batch, BlockOfRows, Loss, Sample, Source, block_of_bytes
 from bilevel.problem.task import ROLES
 
@@ -121,7 +123,7 @@ def sources_of(dataset: Any, threads: int) -> dict[str, Loaded | None]:
 AHEAD_BYTES, AHEAD_LEAST = 2**27, 2  # of rows that are read before they are asked for, and in steps
 RECENT, RECENT_BYTES = (2, 8), 2**26  # readings that are kept, as roles and devices ask one after the other
 
-Rows = dict[str, Any]  # by role, pytrees of arrays: of one task, or stacked
+Rows = dict[str, Data]  # by role, pytrees of arrays: of one task, or stacked
 
 
 class LoadingError(RuntimeError):
@@ -149,11 +151,11 @@ class Reader:
         self._windows: list[Window] = []
         self._recent: collections.OrderedDict[bytes, Future[Rows]] = collections.OrderedDict()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """What another process needs to read the same tasks, if the dataset can be sent there."""
         return {"dataset": self.dataset, "threads": self.threads, "outline": self.outline}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__ |= state
         self._begin()
 
@@ -162,7 +164,7 @@ class Reader:
         """How much one task is."""
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.outline))
 
-    def rows(self, role: str, numbers: Any) -> Any:
+    def rows(self, role: str, numbers: ArrayLike) -> Tree:
         """The rows of some tasks, stacked as their numbers are; they may have been read already."""
         numbers = np.asarray(numbers)
         try:
@@ -212,7 +214,7 @@ class Reader:
         """What the dataset has at some numbers; what it raises names the task."""
         said = f"one of the tasks {', '.join(map(str, numbers[:5]))}{', ...' * (len(numbers) > 5)}"
         try:
-            many: Any = getattr(self.dataset, "__getitems__", None)
+            many: Tree = getattr(self.dataset, "__getitems__", None)
             if many is not None:
                 yield from many(numbers)
                 return
@@ -302,7 +304,7 @@ def _arrays(item: Any, number: int) -> Rows:
         raise LoadingError(f"Task.load: the rows of task {number} are not arrays: {error}") from error
 
 
-def _array(leaf: Any) -> np.ndarray:
+def _array(leaf: Tree) -> np.ndarray:
     array = np.asarray(leaf)
     if array.dtype.kind not in "biufcV":
         raise TypeError(f"got {type(leaf).__name__}")
@@ -318,5 +320,5 @@ def _shape(array: np.ndarray) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
 
-def _differs(a: Any, b: Any) -> bool:
+def _differs(a: Tree, b: Tree) -> bool:
     return pytrees.signature(a) != pytrees.signature(b)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, overload
+from typing import Generic, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
-from bilevel._core.types import T
+from bilevel._core.types import T, Tree
 
 
 @jax.tree_util.register_dataclass
@@ -34,12 +34,12 @@ class PerTask(Generic[T]):
         return len(self.groups)
 
 
-def for_groups(function: Callable[..., T], *values: PerTask[Any]) -> PerTask[T]:
+def for_groups(function: Callable[..., T], *values: PerTask[Tree]) -> PerTask[T]:
     """`function` of each group's values, which are stacked over its tasks."""
     return PerTask(tuple(map(function, *values)))
 
 
-def for_tasks(function: Callable[..., T], *values: PerTask[Any]) -> PerTask[T]:
+def for_tasks(function: Callable[..., T], *values: PerTask[Tree]) -> PerTask[T]:
     """`function` of every task's own values.
 
     >>> import jax.numpy as jnp
@@ -49,7 +49,7 @@ def for_tasks(function: Callable[..., T], *values: PerTask[Any]) -> PerTask[T]:
     return for_groups(jax.vmap(function), *values)
 
 
-def fields_of(values: PerTask[Any]) -> tuple[PerTask[Any], ...]:
+def fields_of(values: PerTask[Tree]) -> tuple[PerTask[Tree], ...]:
     """One `PerTask` for each field of the named tuples or tuples that a `PerTask` holds.
 
     >>> first, second = fields_of(PerTask((("a", "b"), ("c", "d"))))
@@ -89,14 +89,14 @@ class Some(NamedTuple):
     groups: PerTask[jax.Array]
     in_order: jax.Array
 
-    def pick(self, own: Any, others: Any) -> Any:
+    def pick(self, own: Tree, others: Tree) -> Tree:
         """The rows of these tasks from one pytree, of the others and all that is shared from another."""
 
-        def rows(chosen: jax.Array, a: Any, b: Any) -> Any:
+        def rows(chosen: jax.Array, a: Tree, b: Tree) -> Tree:
             mask = lambda leaf: chosen.reshape(chosen.shape + (1,) * (leaf.ndim - 1))  # noqa: E731
             return jax.tree.map(lambda p, q: jnp.where(mask(q), p, q), a, b)
 
-        def node(a: Any, b: Any) -> Any:
+        def node(a: Tree, b: Tree) -> Tree:
             if isinstance(b, PerTask):
                 return for_groups(rows, self.groups, a, b)
             return InOrder(rows(self.in_order, a.value, b.value)) if isinstance(b, InOrder) else b

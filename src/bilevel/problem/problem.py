@@ -12,15 +12,16 @@ import abc
 import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from bilevel._core import module, pytrees
 from bilevel._core.module import assign, leaf, part, static
-from bilevel._core.types import T, X, Y
+from bilevel._core.types import T, Tree, X, Y
 from bilevel.problem import initial_point
 from bilevel.problem.constraints import Constraint, Unconstrained
 from bilevel.problem.distribution import TaskDistribution
@@ -72,10 +73,10 @@ class BaseProblem(abc.ABC, Generic[X, Y]):
         return self.replace(groups=swapped).validation_losses(x, y)
 
     @abc.abstractmethod
-    def starting_y(self, y: Any, key: jax.Array) -> PerTask[Y]:
+    def starting_y(self, y: Tree, key: jax.Array) -> PerTask[Y]:
         """Every task's y at the start, from what the user gave to `solve`."""
 
-    def replace(self, **fields: Any) -> Self:
+    def replace(self, **fields: object) -> Self:
         """The same problem with other fields."""
         return module.replace(self, **fields)
 
@@ -114,7 +115,7 @@ class BaseProblem(abc.ABC, Generic[X, Y]):
 
     # ------------------------------------------------------------------ tasks and groups
 
-    def each(self, function: Callable[..., T], *arguments: PerTask[Any] | None) -> PerTask[T]:
+    def each(self, function: Callable[..., T], *arguments: PerTask[Tree] | None) -> PerTask[T]:
         """`function(task, *arguments)` for every task, each with its own arguments; None is None for all."""
         own = [arguments_of_group(arguments, g) for g in range(len(self.groups))]
         return PerTask(tuple(group.each(function, *a) for group, a in zip(self.groups, own, strict=True)))
@@ -138,7 +139,7 @@ class BaseProblem(abc.ABC, Generic[X, Y]):
         """The same with all rows on every device."""
         return Everywhere(tuple(pytrees.index(ordered, part) for part in self._parts()))
 
-    def _parts(self) -> list[Any]:
+    def _parts(self) -> list[Tree]:
         """Where the tasks of each group are in the order of all."""
         if self.place is None:  # a group's tasks stand together; its ids may be those of a larger problem
             ends = np.cumsum([group.size for group in self.groups])
@@ -151,7 +152,7 @@ class BaseProblem(abc.ABC, Generic[X, Y]):
         sums = [weighted_sum(weight, value, group.on) for weight, value, group in own]
         return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *sums)
 
-    def fill(self, value: Any, dtype: Any) -> PerTask[jax.Array]:
+    def fill(self, value: Tree, dtype: DTypeLike) -> PerTask[jax.Array]:
         """One number for every task."""
         return PerTask(tuple(jnp.full(group.size, value, dtype) for group in self.groups))
 
@@ -206,12 +207,12 @@ def _glimpsed(group: Group, files_only: bool) -> jax.Array | None:
     return jnp.asarray(np.arange(count) * (group.size - 1) // max(count - 1, 1))
 
 
-def arguments_of_group(arguments: Sequence[PerTask[Any] | None], g: int) -> list[Any]:
+def arguments_of_group(arguments: Sequence[PerTask[Tree] | None], g: int) -> list[Tree]:
     """What group number g gets of each argument."""
     return [None if a is None else a.groups[g] for a in arguments]
 
 
-def common_fields(owner: str, stacked: Stacked, constraint: Constraint | None) -> dict[str, Any]:
+def common_fields(owner: str, stacked: Stacked, constraint: Constraint | None) -> dict[str, object]:
     """The fields of a `BaseProblem`; warns of groups that could have been one."""
     if constraint is not None and (isinstance(constraint, type) or not hasattr(constraint, "project")):
         raise TypeError(f"{owner}(constraint=...) got {constraint!r}: it needs one of bl.constraints.")
@@ -275,11 +276,11 @@ class Problem(BaseProblem[X, Y]):
             if not callable(function):
                 raise TypeError(f"Problem({name}=...) got {function!r}: it needs a function of (x, y, batch).")
         distribution = tasks if isinstance(tasks, TaskDistribution) else None
-        known: Any = tasks if distribution is None else distribution.sample(distribution.evaluation, distribution.seed)
+        known: Tree = tasks if distribution is None else distribution.sample(distribution.evaluation, distribution.seed)
         stacked = stack_tasks("Problem", known, upper, lower, Batches(lower_batch, upper_batch))
         assign(self, **common_fields("Problem", stacked, constraint), distribution=distribution)
 
-    def starting_y(self, y: Any, key: jax.Array) -> PerTask[Y]:
+    def starting_y(self, y: Tree, key: jax.Array) -> PerTask[Y]:
         """As `initial_point.lower_points` has it; of a distribution, one point for all tasks."""
         if self.distribution is not None:
             initial_point.check_common(y, self.names)

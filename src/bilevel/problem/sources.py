@@ -15,15 +15,15 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core.module import leaf, part
+from bilevel._core.types import Batch, Data, Tree
 
-Batch = Any  # a pytree of arrays with a leading axis of rows, as the user's data are
 Loss = Callable[[Batch], jax.Array]
 
 
@@ -65,7 +65,7 @@ class Source(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def axes(self) -> Any:
+    def axes(self) -> Tree:
         """The `in_axes` under which `vmap` gives each task its own source."""
 
     @property
@@ -78,7 +78,7 @@ class Source(abc.ABC):
         """A sample of `size` rows, uniform with replacement; None = all the data."""
 
     @abc.abstractmethod
-    def take(self, sample: Any) -> Batch:
+    def take(self, sample: Tree) -> Batch:
         """The batch of a sample that is not None."""
 
     @abc.abstractmethod
@@ -86,7 +86,7 @@ class Source(abc.ABC):
         """The loss on all the data, exactly."""
 
     @abc.abstractmethod
-    def task(self, i: int) -> Any:
+    def task(self, i: int) -> Tree:
         """All the data of task i of the group, as its user gave them."""
 
     @abc.abstractmethod
@@ -223,7 +223,7 @@ class Ragged(Source):
     equal_sizes = False
 
     @property
-    def axes(self) -> Any:  # noqa: D102
+    def axes(self) -> Tree:  # noqa: D102
         # The rows are shared: each task finds its own by offset and size.
         return dataclasses.replace(self, data=None, offset=0, size=0)
 
@@ -261,7 +261,7 @@ class Ragged(Source):
         first = np.cumsum(size, axis=1) - size + long * np.arange(devices)[:, None]
         tasks = list(zip(*map(np.ravel, (first, offset, size)), strict=True))
 
-        def lay_out(rows: Any) -> np.ndarray:
+        def lay_out(rows: Data) -> np.ndarray:
             rows = np.asarray(rows)
             laid = np.zeros((devices * long, *rows.shape[1:]), rows.dtype)
             for to, at, count in tasks:
@@ -301,8 +301,8 @@ class Generator(Source):
     >>> easy = Generator(sinusoid, {"amplitude": 0.5, "phase": 1.0})
     """
 
-    sample: Callable[[Any, jax.Array, int], Batch]
-    parameters: Any = leaf()
+    sample: Callable[[Tree, jax.Array, int], Batch]
+    parameters: Tree = leaf()
     evaluation: int = 1000
     seed: int = 0  # of the fixed sample; set by the problem, so that the roles differ
 

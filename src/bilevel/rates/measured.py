@@ -18,7 +18,7 @@ that wait for it stay where the first steps have put them.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ import optax
 
 from bilevel._core import pytrees
 from bilevel._core.module import part
+from bilevel._core.types import Count, Tree
 from bilevel.hypergradients.upper import Point
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
@@ -54,8 +55,8 @@ class UpperRate(NamedTuple):
     curvature: UpperCurvature
     highest: jax.Array  # the largest curvature seen
     norm: jax.Array  # running norm of the direction; 0 before the first
-    mean: Any = None  # running mean of the direction, where batches are drawn
-    square: Any = None  # running mean of its squared norm
+    mean: Tree = None  # running mean of the direction, where batches are drawn
+    square: Tree = None  # running mean of its squared norm
 
 
 class MeasuredState(NamedTuple):
@@ -88,7 +89,9 @@ class Measured(Rates):
         """Where alpha or gamma is chosen."""
         return state.own.condition is not None
 
-    def refresh(self, problem: Problem, point: Point, state: RatesState, key: jax.Array, iterations: Any) -> RatesState:
+    def refresh(
+        self, problem: Problem, point: Point, state: RatesState, key: jax.Array, iterations: Count
+    ) -> RatesState:
         """The more iterations, the less is taken from the last measurement."""
         own: MeasuredState = state.own
         if own.condition is None:
@@ -109,7 +112,7 @@ class Measured(Rates):
             own = own._replace(upper=own.upper._replace(curvature=new._replace(value=value), highest=highest))
         return state._replace(own=own)
 
-    def upper(self, state: RatesState, x: Any, direction: Any, step: jax.Array) -> UpperStep:
+    def upper(self, state: RatesState, x: Tree, direction: Tree, step: jax.Array) -> UpperStep:
         """decay / (2 L_x), and the direction clipped."""
         direction, known = clip(direction, state.own.upper)
         rate = decay(step, state.horizon) / (2 * or_one(known.curvature.value))
@@ -142,7 +145,7 @@ def signal(known: UpperRate) -> jax.Array:
     return jnp.where(known.square > 0, jnp.minimum(ratio, 1), 1)
 
 
-def clip(direction: Any, known: UpperRate) -> tuple[Any, UpperRate]:
+def clip(direction: Tree, known: UpperRate) -> tuple[Tree, UpperRate]:
     """The direction, clipped at some running norms, and the running norm after it.
 
     Where y and v lag behind x, the direction is wrong, and grows as x follows it: short steps let them catch up.

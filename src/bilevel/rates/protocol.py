@@ -7,12 +7,13 @@ it asks its `rates`, a part that follows the run in a state of its own.
 from __future__ import annotations
 
 import abc
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from bilevel._core.types import Count, Tree
 from bilevel.hypergradients.upper import Point
 from bilevel.lower.rules import Rule
 from bilevel.problem.per_task import PerTask, for_tasks
@@ -37,7 +38,7 @@ class RatesState(NamedTuple):
 
     horizon: jax.Array  # K, the planned number of steps
     curvature: PerTask[LowerCurvature] | None  # of the lower problems
-    own: Any  # of the kind of rates
+    own: Tree  # of the kind of rates
 
     def remaining(self, step: jax.Array) -> jax.Array:
         """1 - k / K, the fraction of the run that is left; beyond step K, that of one step."""
@@ -47,9 +48,9 @@ class RatesState(NamedTuple):
 class UpperStep(NamedTuple):
     """How x moves: x <- x - units rule(rate)(direction)."""
 
-    direction: Any
+    direction: Tree
     rate: jax.Array
-    units: Any  # a number for every leaf of x; None = 1
+    units: Tree  # a number for every leaf of x; None = 1
     state: RatesState
 
 
@@ -81,7 +82,7 @@ class Rates(abc.ABC):
         horizon = jnp.asarray(steps, point.weights.dtype)
         return RatesState(horizon, followed, self.init_own(problem, point, needs))
 
-    def init_own(self, problem: Problem, point: Point, needs: Needs) -> Any:
+    def init_own(self, problem: Problem, point: Point, needs: Needs) -> Tree:
         """What this kind of rates carries."""
         return ()
 
@@ -89,12 +90,14 @@ class Rates(abc.ABC):
         """Whether `refresh` has anything to measure."""
         return False
 
-    def refresh(self, problem: Problem, point: Point, state: RatesState, key: jax.Array, iterations: Any) -> RatesState:
+    def refresh(
+        self, problem: Problem, point: Point, state: RatesState, key: jax.Array, iterations: Count
+    ) -> RatesState:
         """Between steps, at intervals: measures again what changes as x moves; the point has half-uniform weights."""
         return state
 
     def follow(
-        self, problem: Problem, x: Any, y: PerTask, rows: PerTask[Sample], state: RatesState, stale: bool = False
+        self, problem: Problem, x: Tree, y: PerTask, rows: PerTask[Sample], state: RatesState, stale: bool = False
     ) -> RatesState:
         """In every step: a power iteration on every lower problem, where anything needs it.
 
@@ -105,7 +108,7 @@ class Rates(abc.ABC):
         return state._replace(curvature=curvature.follow_lower(problem, x, y, rows, state.curvature, stale))
 
     @abc.abstractmethod
-    def upper(self, state: RatesState, x: Any, direction: Any, step: jax.Array) -> UpperStep:
+    def upper(self, state: RatesState, x: Tree, direction: Tree, step: jax.Array) -> UpperStep:
         """alpha, and the direction as it is to be taken."""
 
     @abc.abstractmethod

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 import numpy as np
 
-from bilevel._core.types import X, Y
+from bilevel._core.types import Tree, X, Y
 from bilevel.problem.per_task import TaskValues
 from bilevel.problem.problem import BaseProblem
 from bilevel.results import findings, summary
@@ -286,7 +286,7 @@ class Result(Reportable, Generic[X, Y]):
         return self.summary()
 
 
-def load(path: str | os.PathLike[str], *, x: Any = None, y: Any = None) -> Result:
+def load(path: str | os.PathLike[str], *, x: Tree = None, y: Tree = None) -> Result:
     """Reads a result that `Result.save` wrote, bit for bit: all of it but the problem and its functions.
 
     `problem` is None, `solver` is the text of the solver, and the findings are those of the result that was saved.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +10,7 @@ from jax.typing import ArrayLike, DTypeLike
 from bilevel._core import pytrees, values
 from bilevel._core.module import leaf, part
 from bilevel._core.simplex_program import Bounds
+from bilevel._core.types import Tree
 from bilevel.weightings.base import Weighting, uniform
 
 
@@ -37,7 +36,7 @@ class Average(Weighting[tuple[()]]):
         """One point."""
         return Bounds(uniform(n, dtype), uniform(n, dtype))
 
-    def weigh_draw(self, losses: jax.Array, state: Any) -> tuple[jax.Array, Any]:
+    def weigh_draw(self, losses: jax.Array, state: Tree) -> tuple[jax.Array, Tree]:
         """1/m for each task."""
         return uniform(losses.shape[0], losses.dtype), state
 

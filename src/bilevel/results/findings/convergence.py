@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from bilevel._core.types import Tree
 from bilevel.results.findings.finding import (
     ENOUGH,
     OF_GAIN,
@@ -249,7 +250,7 @@ def _steps_are_plain(solver: Any) -> bool:
     return rule is optax.sgd and getattr(solver, "upper_lr", None) is not None
 
 
-def _size(x: Any) -> float:
+def _size(x: Tree) -> float:
     numbers = [
         leaf for leaf in jax.tree.leaves(x) if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
     ]  # without random keys

@@ -45,7 +45,7 @@ class Finding:
     numbers: Mapping[str, Number] = dataclasses.field(default_factory=dict, hash=False)
 
     @classmethod
-    def of(cls, kind: str, text: str, **numbers: Any) -> Finding:
+    def of(cls, kind: str, text: str, **numbers: object) -> Finding:
         """A finding from numbers of any type. JSON has no infinite numbers, so they are left out."""
         plain = {name.replace("_", " "): _plain(value) for name, value in numbers.items()}
         return cls(kind, text, {name: value for name, value in plain.items() if value is not None})

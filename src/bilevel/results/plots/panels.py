@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bilevel._core.types import Tree
 from bilevel._core.values import one_per_task
 from bilevel.results.history import column_names
 from bilevel.results.plots.entries import (
@@ -43,8 +44,8 @@ class Line(NamedTuple):
     """One number per evaluation, to be drawn over the steps."""
 
     label: str
-    runs: list[Any]  # results, or the records of a study
-    of: Callable[[Any], np.ndarray]
+    runs: Sequence[Any]  # results, or the records of a study
+    of: Callable[[Tree], np.ndarray]
     colour: str
     marker: str = MARKERS[0]
     rows: str = "validation"
@@ -131,7 +132,7 @@ def _heaviest(entry: Entry) -> tuple[list[str], list[np.ndarray]]:
     return names, [np.argsort(-own, kind="stable")[:count] for own in weights]
 
 
-def draw_tasks(axes: Axes, entries: list[Entry]) -> list[Line2D]:
+def draw_tasks(axes: Axes, entries: Sequence[Any]) -> list[Line2D]:
     """Draws every task's final loss, worst first; by name where there is room and runs share tasks, else by rank."""
     names = {own for entry in entries for own in entry.tasks}
     count = max(map(len, names))
@@ -148,7 +149,7 @@ def _final(entry: Entry) -> list[tuple[str, str, list[np.ndarray]]]:
     return found
 
 
-def _rows(axes: Axes, entries: list[Entry]) -> list[Line2D]:
+def _rows(axes: Axes, entries: Sequence[Any]) -> list[Line2D]:
     """Draws a row per task, in the order of the first result; test losses are hollow."""
     names = entries[0].tasks[0]
     first, _, _ = spread(np.stack([run.last.losses for run in entries[0].runs]))
@@ -174,7 +175,7 @@ def _rows(axes: Axes, entries: list[Entry]) -> list[Line2D]:
     return handles
 
 
-def _ranks(axes: Axes, entries: list[Entry]) -> list[Line2D]:
+def _ranks(axes: Axes, entries: Sequence[Any]) -> list[Line2D]:
     """Draws the losses of each result in falling order; test losses are dashed and in their own order."""
     from matplotlib.ticker import MaxNLocator
 
@@ -225,7 +226,7 @@ def baselines_of(entries: Sequence[Entry], given: Any) -> Baselines | None:
     return Baselines(np.asarray(values_of(given), float), names=own)
 
 
-def of_same_tasks(entries: Sequence[Entry], known: Baselines | None) -> list[Entry]:
+def of_same_tasks(entries: Sequence[Entry], known: Baselines | None) -> Sequence[Any]:
     """The entries whose tasks have the names that these baselines have."""
     return [] if known is None else [e for e in entries if all(own == tuple(known.names) for own in e.tasks)]
 
@@ -272,7 +273,7 @@ def _worst_regret(rows: str, known: Baselines) -> Any:
 # ------------------------------------------------------------------ legends
 
 
-def comparison_key(entries: list[Entry]) -> tuple[list[Artist], list[str]]:
+def comparison_key(entries: Sequence[Any]) -> tuple[list[Artist], list[str]]:
     """The handles and names of a legend for all panels."""
     from matplotlib.lines import Line2D
 
@@ -297,7 +298,7 @@ def band_handle() -> Artist:
     return Patch(facecolor=GREY, alpha=0.3, linewidth=0)
 
 
-def band_name(entries: list[Entry]) -> str:
+def band_name(entries: Sequence[Any]) -> str:
     """The name of the band over runs in a legend."""
     counts = {len(entry.runs) for entry in entries}
     return f"{BAND[0]:.0%} to {BAND[1]:.0%} of {f'{counts.pop()} ' if len(counts) == 1 else ''}runs"

@@ -7,7 +7,7 @@ writes `step(problem, state, key) -> (state, info)` in the order that its paper 
 from __future__ import annotations
 
 import abc
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import optax
 
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
+from bilevel._core.types import Count, Tree
 from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.hypergradient import Hypergradient
 from bilevel.hypergradients.upper import Evaluation, Point, Upper
@@ -35,7 +36,7 @@ from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
 
 
-class BilevelSolver(Solver):
+class BilevelSolver(Solver[Problem]):
     """How bilevel solvers start, and the moves of their steps. Its bases declare the options."""
 
     upper_lr: Rate  # alpha
@@ -81,7 +82,7 @@ class BilevelSolver(Solver):
         """The rule that was given, or that of the rates."""
         return self.upper_rule or self.rates.upper_rule or optax.sgd
 
-    def check_kind(self, problem: Any) -> None:
+    def check_kind(self, problem: object) -> None:
         """With options that are what they must be: which tasks it sees is told by one of them."""
         check_objects(self)
         super().check_kind(problem)
@@ -99,7 +100,7 @@ class BilevelSolver(Solver):
             return FreshTasks(self.first_order())
         return SomeTasks(self.first_order()) if self.sampling.draws else self
 
-    def start(self, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
+    def start(self, problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array, steps: jax.Array) -> State:
         """The first state, without checks; pure."""
         first, keys = self.first(problem, x, y), self.start_keys(key)
         point = Point(x, y, first.weights, PerTask(((),) * len(y)))
@@ -109,7 +110,7 @@ class BilevelSolver(Solver):
         """What the rates, v and the memory of the first state draw from."""
         return jax.random.split(jax.random.fold_in(key, 1), 3)
 
-    def first(self, problem: Problem, x: Any, y: PerTask[Any]) -> State:
+    def first(self, problem: Problem, x: Tree, y: PerTask[Tree]) -> State:
         """The first state as far as it needs nothing measured."""
         dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(x)), jnp.float32)
         return State(jnp.zeros((), jnp.int32), x, y, *self.weighting.init(problem.size, dtype))
@@ -128,7 +129,7 @@ class BilevelSolver(Solver):
         )
         return state._replace(memory=self.start_memory(problem, state, keys[2]))
 
-    def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Any:
+    def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Tree:
         """What the method carries besides; most carry nothing."""
         return ()
 
@@ -136,7 +137,7 @@ class BilevelSolver(Solver):
         """Where the rates measure."""
         return self.rates.measures(state.rates)
 
-    def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Any = 1) -> State:
+    def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Count = 1) -> State:
         """Between chunks of steps: measures again what automatic rates need."""
         # Halfway to uniform weights: the curvature of tasks that may matter soon counts too.
         point = self.point(state._replace(weights=(state.weights + 1 / problem.size) / 2))
@@ -193,10 +194,10 @@ class BilevelSolver(Solver):
         y, optimiser = descend(problem, state.x, replay)
         return state._replace(y=y, lower=optimiser), beta, replay
 
-    def move_lower(self, state: State, directions: PerTask[Any], beta: PerTask[jax.Array]) -> State:
+    def move_lower(self, state: State, directions: PerTask[Tree], beta: PerTask[jax.Array]) -> State:
         """y_i <- y_i - beta_i u_i, where the u_i are known."""
 
-        def one(y: Any, optimiser: optax.OptState, u: Any, rate: jax.Array) -> tuple:
+        def one(y: Tree, optimiser: optax.OptState, u: Tree, rate: jax.Array) -> tuple:
             updates, optimiser = self.lower_rule(rate).update(u, optimiser, y)
             return optax.apply_updates(y, updates), optimiser
 
@@ -233,8 +234,8 @@ class BilevelSolver(Solver):
         return state._replace(weights=weights, weighting=weighting), gamma
 
     def update_weights(
-        self, weights: jax.Array, losses: jax.Array, weighting: Any, rate: jax.Array
-    ) -> tuple[jax.Array, Any]:
+        self, weights: jax.Array, losses: jax.Array, weighting: Tree, rate: jax.Array
+    ) -> tuple[jax.Array, Tree]:
         """The next weights, and what the weighting carries."""
         return self.weighting.update(weights, losses, weighting, rate)
 

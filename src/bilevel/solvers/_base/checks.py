@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.typing import DTypeLike
 
 from bilevel._core import values
+from bilevel._core.types import Tree
 from bilevel.lower import Lower
 from bilevel.lower.rules import needs_value, update
 from bilevel.problem.problem import Problem
@@ -156,7 +158,7 @@ def check_drawing_on_devices(solver: Any, sizes: Sequence[int], devices: int) ->
     drawing.check_devices(solver.sampling, sizes, devices)
 
 
-def check_replay(rule: Callable[[Any], optax.GradientTransformation]) -> None:
+def check_replay(rule: Callable[[Tree], optax.GradientTransformation]) -> None:
     """Refuses a rule whose derivative at a zero gradient is NaN, as Adam's is with eps_root = 0."""
     transformation, zero = rule(0.1), jnp.zeros(())
     slope = jax.grad(lambda g: optax.tree.sum(update(transformation, g, transformation.init(zero), zero, zero)[0]))(
@@ -184,7 +186,7 @@ def check_refresh(owner: str, size: int | None, problem: Problem) -> None:
         )
 
 
-def check_memory(what: str, numbers: float, dtype: Any, advice: str) -> None:
+def check_memory(what: str, numbers: float, dtype: DTypeLike, advice: str) -> None:
     """Refuses what does not fit into this machine, and warns of what is large."""
     size = numbers * jnp.dtype(dtype).itemsize
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -10,12 +10,12 @@ message before every step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
+from bilevel._core.types import Tree
 from bilevel.problem.group import Group
 from bilevel.problem.on_devices import parts_of, shared
 from bilevel.problem.per_task import Everywhere
@@ -35,10 +35,10 @@ def parts(problem: BaseProblem) -> int:
     return max(parts_of(group.on) for group in problem.groups)
 
 
-def fill(sampling: Sampling, problem: BaseProblem, counted: jax.Array, key: jax.Array) -> Everywhere[Any]:
+def fill(sampling: Sampling, problem: BaseProblem, counted: jax.Array, key: jax.Array) -> Everywhere[Tree]:
     """The urns of tasks that count so much."""
 
-    def one(number: int, group: Group, weights: jax.Array, count: int) -> Any:
+    def one(number: int, group: Group, weights: jax.Array, count: int) -> Tree:
         own = jax.random.fold_in(key, number)
         return _in_parts(lambda w, k, n: sampling.fill(w, n, k), group, count, (weights,), own)
 
@@ -47,10 +47,10 @@ def fill(sampling: Sampling, problem: BaseProblem, counted: jax.Array, key: jax.
     return Everywhere(tuple(one(number, *group) for number, group in own))
 
 
-def refill(sampling: Sampling, problem: BaseProblem, urns: Everywhere[Any], counted: jax.Array) -> Everywhere[Any]:
+def refill(sampling: Sampling, problem: BaseProblem, urns: Everywhere[Tree], counted: jax.Array) -> Everywhere[Tree]:
     """The urns after the weights have moved."""
 
-    def one(group: Group, urn: Any, weights: jax.Array, count: int) -> Any:
+    def one(group: Group, urn: Tree, weights: jax.Array, count: int) -> Tree:
         return _in_parts(lambda u, w, n: sampling.refill(u, w, n), group, count, (urn, weights))
 
     weights = problem.split_everywhere(jnp.abs(counted))
@@ -58,7 +58,7 @@ def refill(sampling: Sampling, problem: BaseProblem, urns: Everywhere[Any], coun
     return Everywhere(tuple(one(*group) for group in own))
 
 
-def draw(sampling: Sampling, group: Group, urn: Any, weights: jax.Array, count: int, key: jax.Array) -> Draw:
+def draw(sampling: Sampling, group: Group, urn: Tree, weights: jax.Array, count: int, key: jax.Array) -> Draw:
     """Places of a group, those of its first device first; of the weights only the dtype matters."""
     some = weights[: group.size]
     found = _in_parts(lambda u, w, k, n: sampling.draw(u, w, n, k), group, count, (urn, some), key)
@@ -67,7 +67,7 @@ def draw(sampling: Sampling, group: Group, urn: Any, weights: jax.Array, count: 
     return shared(Draw(found.places + first, found.share), group.on)
 
 
-def _in_parts(function: Any, group: Group, count: int, rows: tuple, key: jax.Array | None = None) -> Any:
+def _in_parts(function: Callable, group: Group, count: int, rows: tuple, key: jax.Array | None = None) -> Tree:
     """`function(*rows, key, count)` of every part of a group, where `rows` has one for every task of it."""
     number = parts_of(group.on)
     keys = () if key is None else (key,)

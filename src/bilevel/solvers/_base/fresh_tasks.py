@@ -8,7 +8,7 @@ These do not move.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from bilevel._core import linear, pytrees
 from bilevel._core.linear import hessian_product
 from bilevel._core.module import leaf, part
+from bilevel._core.types import Count, Tree
 from bilevel.problem.constraints import Constraint
 from bilevel.problem.group import TaskView, UpperSample
 from bilevel.problem.per_task import PerTask, for_groups, is_of_tasks
@@ -38,9 +39,9 @@ LEAST_MEASURED = 3  # iterations of a measurement: its tasks are new, and nothin
 class Standing(Constraint):
     """The set {x}: a step on it moves what belongs to tasks. What would have moved x is then not computed."""
 
-    x: Any = leaf()
+    x: Tree = leaf()
 
-    def project(self, x: Any) -> Any:
+    def project(self, x: Tree) -> Tree:
         """The one point."""
         return self.x
 
@@ -92,7 +93,7 @@ class FreshTasks(Solver):
         """The solver on the tasks of one step: it sees all of them, and their weights are given."""
         return self.solver.replace(weighting=Average(), sampling=All())
 
-    def start(self, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
+    def start(self, problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array, steps: jax.Array) -> State:
         """The first state; y is where the tasks of the evaluation start, all of them at one point."""
         draw_key, key = jax.random.split(key)
         drawn = self.new_tasks(problem, draw_key)
@@ -141,7 +142,7 @@ class FreshTasks(Solver):
         """Where the rates measure."""
         return self.solver.measures(state)
 
-    def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Any = 1) -> State:
+    def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Count = 1) -> State:
         """Measures again what automatic rates need, on new tasks."""
         begin_key, look_key, key = jax.random.split(key, 3)
         drawn, there = self.begin_step(problem, state, begin_key)
@@ -152,7 +153,7 @@ class FreshTasks(Solver):
         least = jnp.maximum(iterations, LEAST_MEASURED)
         return state._replace(rates=self.solver.rates.refresh(drawn, point, there.rates, key, least))
 
-    def fit(self, problem: Problem, x: Any, y: PerTask[Any]) -> PerTask[Any]:
+    def fit(self, problem: Problem, x: Tree, y: PerTask[Tree]) -> PerTask[Tree]:
         """y of the tasks of the evaluation, after as many steps at a fixed x as new tasks get, on the same rows."""
         start_key, key = jax.random.split(jax.random.key(0))
         own, there = self.plain, problem.replace(distribution=None)
@@ -160,17 +161,17 @@ class FreshTasks(Solver):
         return caught_up(own, there, state, key, self.sampling.catch_up + 1).y
 
 
-def spread(y: PerTask[Any], count: int) -> PerTask[Any]:
+def spread(y: PerTask[Tree], count: int) -> PerTask[Tree]:
     """The common start, for so many tasks."""
     return for_groups(lambda own: jax.tree.map(lambda a: jnp.broadcast_to(a[0], (count, *a.shape[1:])), own), y)
 
 
 def _remeasured(
-    problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, known: PerTask[LowerCurvature]
+    problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array, known: PerTask[LowerCurvature]
 ) -> PerTask[LowerCurvature]:
     """The curvature of new tasks: like tasks are curved in like directions, and as much as each is."""
 
-    def one(task: TaskView, y: Any, key: jax.Array, known: LowerCurvature) -> LowerCurvature:
+    def one(task: TaskView, y: Tree, key: jax.Array, known: LowerCurvature) -> LowerCurvature:
         sample = task.draw(key)
         product = lambda v: hessian_product(task.lower, x, y, v, sample)  # noqa: E731
         value, vector = linear.power_iteration(product, known.vector, POWER_ITERATIONS)
@@ -198,7 +199,7 @@ def caught_up(own: BilevelSolver, problem: Problem, state: State, key: jax.Array
 def looked_at(problem: Problem, state: State, key: jax.Array) -> jax.Array:
     """f_i(x, y_i) of every task, on rows that are drawn for this."""
 
-    def loss(task: TaskView, y: Any, sample: UpperSample) -> jax.Array:
+    def loss(task: TaskView, y: Tree, sample: UpperSample) -> jax.Array:
         return task.upper(state.x, y, sample.upper)
 
     return problem.join(problem.each(loss, state.y, problem.draw_upper(key)))

@@ -12,13 +12,14 @@ B a number and x + d in X it is Nesterov's composite minimax step (Introductory 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bilevel._core.linear import Curvature
 from bilevel._core.simplex_program import Bounds, maximise, respond
+from bilevel._core.types import Tree
 from bilevel.weightings.base import Weighting
 
 CANDIDATES = 64  # scores whose weights the program chooses; the others keep those of d = 0
@@ -48,7 +49,7 @@ class Model(NamedTuple):
     best: jax.Array  # the weights there
 
     @classmethod
-    def of(cls, by: Weighting, state: Any, losses: jax.Array, slopes: jax.Array) -> Model:
+    def of(cls, by: Weighting, state: Tree, losses: jax.Array, slopes: jax.Array) -> Model:
         """Of a weighting, at some losses."""
         scores, bounds = by.scores(losses, state), by.bounds(losses.shape[0], losses.dtype)
         return cls._at(scores, slopes, bounds, jnp.asarray(by.pull, losses.dtype))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import abc
 import functools
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from bilevel._core import module, values
 from bilevel._core.schedules import Rate, ScaledSchedule
+from bilevel._core.types import Count, T, Tree
 from bilevel.problem import findings, initial_point
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import BaseProblem, Problem
@@ -21,7 +22,7 @@ FIRST_MEASUREMENT = 10  # power iterations before the first step
 MANY = 10_000  # tasks
 PARTS = ("weighting", "hypergradient")  # options that are objects with rates of their own
 
-T = TypeVar("T")
+ProblemT = TypeVar("ProblemT", bound=BaseProblem)  # the kind of problem that a solver solves
 
 
 class Card(NamedTuple):
@@ -39,7 +40,7 @@ class Card(NamedTuple):
     constraint: str = "projection"
 
 
-class Solver(abc.ABC):
+class Solver(abc.ABC, Generic[ProblemT]):
     """A method that moves x, y and the weights step by step.
 
     To write one, make a part (`bl.part`) that inherits this and has `start` and `step`, both pure: `solve`, `seeds=`,
@@ -57,11 +58,11 @@ class Solver(abc.ABC):
     card: ClassVar[Card] = Card("single", "nothing", "not known", "none", "all of it")
 
     @abc.abstractmethod
-    def start(self, problem: Any, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
+    def start(self, problem: ProblemT, x: Tree, y: PerTask[Tree], key: jax.Array, steps: jax.Array) -> State:
         """The first state, without checks; pure. `steps` is the planned length of the run."""
 
     @abc.abstractmethod
-    def step(self, problem: Any, state: State, key: jax.Array) -> tuple[State, Info]:
+    def step(self, problem: ProblemT, state: State, key: jax.Array) -> tuple[State, Info]:
         """One step; `key` is new in every step."""
 
     def stepper(self) -> Solver:
@@ -81,21 +82,21 @@ class Solver(abc.ABC):
         """Of a run that has ended by itself: whether that is because it has converged."""
         return True
 
-    def explain(self, problem: Any, state: State) -> str:
+    def explain(self, problem: ProblemT, state: State) -> str:
         """What it chose for the problem, and how it ended, in a sentence; "" where there is nothing to say."""
         return ""
 
-    def check(self, problem: Any) -> None:  # noqa: B027  (most options need no check)
+    def check(self, problem: ProblemT) -> None:
         """Raises where an option makes no sense for a problem: names the option, its value, what it needs."""
 
-    def check_size(self, problem: Any, x: Any, y: PerTask[Any]) -> None:  # noqa: B027
+    def check_size(self, problem: ProblemT, x: Tree, y: PerTask[Tree]) -> None:
         """Refuses, or warns of, more memory than there is; for solvers that keep much."""
 
     def measures(self, state: State) -> bool:
         """Whether `refresh` has anything to measure."""
         return False
 
-    def refresh(self, problem: Any, state: State, key: jax.Array, iterations: Any = 1) -> State:
+    def refresh(self, problem: ProblemT, state: State, key: jax.Array, iterations: Count = 1) -> State:
         """Between steps, at intervals: measures again what rates need; the more iterations, the more exactly."""
         return state
 
@@ -106,7 +107,7 @@ class Solver(abc.ABC):
         """
         return scaled(self, factor)
 
-    def init(self, problem: Any, x: Any, y: Any = None, *, key: jax.Array, steps: int) -> State:
+    def init(self, problem: ProblemT, x: Tree, y: Tree = None, *, key: jax.Array, steps: int) -> State:
         """Validates everything, measures what automatic rates need, and returns the first state.
 
         Args:
@@ -118,7 +119,7 @@ class Solver(abc.ABC):
         """
         return self.begin(problem, *self.checked(problem, x, y, key=key, steps=steps), key=key, steps=steps)
 
-    def checked(self, problem: Any, x: Any, y: Any, *, key: jax.Array, steps: int) -> tuple[Any, PerTask[Any]]:
+    def checked(self, problem: ProblemT, x: Tree, y: Tree, *, key: jax.Array, steps: int) -> tuple[Tree, PerTask[Tree]]:
         """Validates everything; where x and every task's y start."""
         self.check_kind(problem)
         x = initial_point.arrays(x, "x")
@@ -130,7 +131,7 @@ class Solver(abc.ABC):
         self.check_size(problem, x, y)
         return x, y
 
-    def begin(self, problem: Any, x: Any, y: PerTask[Any], *, key: jax.Array, steps: int) -> State:
+    def begin(self, problem: ProblemT, x: Tree, y: PerTask[Tree], *, key: jax.Array, steps: int) -> State:
         """The first state, with what automatic rates need measured, of what is valid."""
         start, stepper = _start_many if problem.size > MANY else _start, self.stepper()
         state = start(stepper, problem, x, y, key, jnp.asarray(steps, jnp.int32))
@@ -138,13 +139,13 @@ class Solver(abc.ABC):
             return state
         return measure(stepper, problem, state, jax.random.fold_in(key, 2), FIRST_MEASUREMENT)
 
-    def outline(self, problem: Any, x: Any, y: Any = None, *, key: jax.Array, steps: int) -> State:
+    def outline(self, problem: ProblemT, x: Tree, y: Tree = None, *, key: jax.Array, steps: int) -> State:
         """What `init` returns, without values: shapes and dtypes, into which a saved state is put."""
         x = initial_point.arrays(x, "x")
         y = problem.starting_y(y, jax.random.fold_in(key, 0))
         return jax.eval_shape(_start, self.stepper(), problem, x, y, key, jnp.asarray(steps, jnp.int32))
 
-    def check_kind(self, problem: Any) -> None:
+    def check_kind(self, problem: object) -> None:
         """Raises where it is given a problem of another kind than it solves."""
         if not isinstance(problem, self.problem_type):
             raise TypeError(
@@ -153,7 +154,7 @@ class Solver(abc.ABC):
             )
         check_distribution(self, problem)
 
-    def replace(self, **options: Any) -> Self:
+    def replace(self, **options: object) -> Self:
         """The same solver with other options."""
         return module.replace(self, **options)
 
@@ -163,7 +164,7 @@ class Solver(abc.ABC):
 _quickly_compiled = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
-def _first(solver: Solver, problem: BaseProblem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
+def _first(solver: Solver, problem: BaseProblem, x: Tree, y: PerTask[Tree], key: jax.Array, steps: jax.Array) -> State:
     return solver.start(problem, x, y, key, steps)
 
 
@@ -171,7 +172,7 @@ _start, _start_many = _quickly_compiled(_first), jax.jit(_first)
 
 
 @_quickly_compiled
-def measure(solver: Solver, problem: BaseProblem, state: State, key: jax.Array, iterations: Any) -> State:
+def measure(solver: Solver, problem: BaseProblem, state: State, key: jax.Array, iterations: Count) -> State:
     """`solver.refresh`, compiled; the number of iterations is data, so that first and later measurements are one."""
     return solver.refresh(problem, state, key, iterations)
 
@@ -193,7 +194,7 @@ def scaled(part: T, factor: float) -> T | None:
     >>> smaller.upper_lr, smaller.lower_lr, smaller.weighting.lr
     (0.1, None, 0.05)
     """
-    own: dict[str, Any] = {}
+    own: dict[str, object] = {}
     for name in module.field_names(part):
         value = getattr(part, name)
         if name == "lr" or name.endswith("_lr"):

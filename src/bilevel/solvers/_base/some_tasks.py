@@ -27,13 +27,14 @@ do not compare a point with the last one; who gives rates also gives `lower_step
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bilevel._core import pytrees
 from bilevel._core.module import part
+from bilevel._core.types import Count, Tree
 from bilevel.hypergradients.upper import Point
 from bilevel.lower.steps import draw_steps, lower_gradients
 from bilevel.problem.group import Group, TaskView
@@ -64,7 +65,7 @@ KEY = 2**31  # folded into a step's key, for the rows of these
 class Sampled(NamedTuple):
     """What sampling carries."""
 
-    urns: Everywhere[Any]
+    urns: Everywhere[Tree]
     parts: jax.Array  # the number of parts, one a device, that the urns are of
     counted: InOrder[jax.Array]  # how much each task counts in what x descends
     owed: Owed | None  # None where the weights do not move
@@ -91,7 +92,7 @@ class SeenRarely(Scaled):
     """Rates of tasks whose curvatures may be of long ago: as they are, but for how the curvature is followed."""
 
     def follow(
-        self, problem: Problem, x: Any, y: PerTask, rows: PerTask[Sample], state: RatesState, stale: bool = False
+        self, problem: Problem, x: Tree, y: PerTask, rows: PerTask[Sample], state: RatesState, stale: bool = False
     ) -> RatesState:
         """What is known of these tasks is of their last visit."""
         return super().follow(problem, x, y, rows, state, stale=True)
@@ -136,7 +137,7 @@ class SomeTasks(Solver):
 
     # ------------------------------------------------------------------ starting
 
-    def start(self, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
+    def start(self, problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array, steps: jax.Array) -> State:
         """The first state; what rates are made of is measured on tasks that are drawn."""
         first, keys = self.solver.first(problem, x, y), self.solver.start_keys(key)
         first = first._replace(sampling=self.start_sampling(problem, first, jax.random.fold_in(key, 3)))
@@ -155,10 +156,10 @@ class SomeTasks(Solver):
         if not self.solver.weighting.moves:
             return Sampled(urns, parts, InOrder(counted), None, last)
 
-        def loss(task: TaskView, y: Any, key: jax.Array) -> jax.Array:
+        def loss(task: TaskView, y: Tree, key: jax.Array) -> jax.Array:
             return task.upper(state.x, y, task.draw_upper(key).upper)
 
-        def of_group(group: Group, y: Any) -> jax.Array:
+        def of_group(group: Group, y: Tree) -> jax.Array:
             return group.each(loss, y, group.keys(key), block=group.block(group.validation))
 
         losses = problem.join(PerTask(tuple(of_group(*own) for own in zip(problem.groups, state.y, strict=True))))
@@ -175,7 +176,7 @@ class SomeTasks(Solver):
         """Where the rates measure."""
         return self.solver.measures(state)
 
-    def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Any = 1) -> State:
+    def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Count = 1) -> State:
         """Measures again what automatic rates need, on tasks that are drawn; halfway to uniform weights, as of all."""
         seen = self.draw(problem, state, state.sampling.urns, key)
         few = few_of(seen, state)
@@ -185,7 +186,7 @@ class SomeTasks(Solver):
 
     # ------------------------------------------------------------------ drawing
 
-    def draw(self, problem: Problem, state: State, urns: Everywhere[Any], key: jax.Array) -> Seen:
+    def draw(self, problem: Problem, state: State, urns: Everywhere[Tree], key: jax.Array) -> Seen:
         """The tasks of a step."""
         sampling = self.solver.sampling
         keys = [jax.random.fold_in(key, DRAWING - g) for g in range(len(problem.groups))]
@@ -200,7 +201,7 @@ class SomeTasks(Solver):
         between, owed = self.steps_between(problem), carried.owed
         keys = keys if owed is None else keys[: 2 * between]
 
-        def places(urns: Everywhere[Any]) -> PerTask[jax.Array]:
+        def places(urns: Everywhere[Tree]) -> PerTask[jax.Array]:
             return jax.lax.map(lambda key: self.draw(problem, state, urns, key).rows.places, keys)
 
         now, count = places(carried.urns), jnp.asarray(len(keys))
@@ -212,7 +213,7 @@ class SomeTasks(Solver):
         both = jax.tree.map(lambda a, b: jnp.where(first[:, None], a, b), now, later)
         return Ahead(both, jnp.minimum(left + between, count), left)
 
-    def refilled(self, problem: Problem, urns: Everywhere[Any], counted: jax.Array) -> Everywhere[Any]:
+    def refilled(self, problem: Problem, urns: Everywhere[Tree], counted: jax.Array) -> Everywhere[Tree]:
         """The urns of tasks that count so much."""
         return drawing.refill(self.solver.sampling, problem, urns, counted)
 
@@ -301,17 +302,17 @@ def few_of(seen: Seen, state: State) -> State:
     )
 
 
-def spread(values: Any, problem: Problem, seen: Seen) -> Any:
+def spread(values: Tree, problem: Problem, seen: Seen) -> Tree:
     """Rows for all tasks from those of a few; for the others, of numbers the largest, of vectors the first.
 
     So start curvatures: the few are measured, and the others find their own when they are visited.
     """
 
-    def group(own: Any, whole: Group) -> Any:
+    def group(own: Tree, whole: Group) -> Tree:
         one = lambda a: jnp.max(a, axis=0) if a.ndim == 1 else a[0]  # noqa: E731
         return own_rows(jax.tree.map(lambda a: jnp.broadcast_to(one(a), (whole.size, *a.shape[1:])), own), whole.on)
 
-    def whole(node: Any) -> Any:
+    def whole(node: Tree) -> Tree:
         if not isinstance(node, PerTask):
             return node
         return PerTask(tuple(group(own, g) for own, g in zip(node, problem.groups, strict=True)))
@@ -330,7 +331,7 @@ def caught_up(solver: BilevelSolver, problem: Problem, state: State, key: jax.Ar
     """The state of the tasks of a step after these lower steps."""
     samples = draw_steps(problem, jax.random.fold_in(key, KEY), steps)
 
-    def one(state: State, rows: Any) -> tuple[State, None]:
+    def one(state: State, rows: Tree) -> tuple[State, None]:
         state, beta = solver.lower_rates(problem, state, rows)
         return solver.move_lower(state, lower_gradients(problem, state.x, state.y, rows), beta), None
 
