@@ -18,7 +18,7 @@ def worst(losses: ArrayLike, largest: float | None = None) -> float:
     return float(np.max(losses)) if largest is None else largest
 
 
-def mean(numbers: Any, axis: int | None = None) -> Any:
+def mean(numbers: ArrayLike, axis: int | None = None) -> Any:
     """`np.mean`, bit for bit. If its sum would overflow, the mean is found on smaller numbers.
 
     >>> float(mean(np.float32([3e38, 3e38]))) > 2.9e38

@@ -18,8 +18,6 @@ from typing import Any, TypeVar, dataclass_transform
 
 import jax
 
-from bilevel._core.types import Tree
-
 T = TypeVar("T")
 
 
@@ -28,7 +26,7 @@ def leaf(*, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"leaf": True})
 
 
-def static(*, by: Callable[[Tree], Hashable], default: Any = dataclasses.MISSING) -> Any:
+def static(*, by: Callable[[Any], Hashable], default: Any = dataclasses.MISSING) -> Any:
     """Declares a field as structure that is compared by `by(value)` instead of by the value.
 
     Two parts whose fields agree in `by` share one compiled program, whatever else differs in these values. So compiled

@@ -14,22 +14,25 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import jaxlib.version
 import numpy as np
 import optax
+from jax.typing import ArrayLike
 
 from bilevel._core import pytrees
+from bilevel._core.types import Json, T, Tree
 from bilevel._run.run import Run
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import BaseProblem
 
-Facts = dict[str, Any]
+V = TypeVar("V")
+Facts = dict[str, Json]
 LONG, AROUND = 120, 40  # signs of a text from which on a refusal shows only those around what differs
 
 # What a refusal calls each fact; the values of those that are not here are shown.
@@ -62,19 +65,19 @@ class Identities:
             facts["metrics"] = ", ".join(f"{name}: {text(function)}" for name, function in run.metrics)
         return facts | {"seed": int(run.seed), "steps": int(run.steps)}
 
-    def _once(self, value: Any, look: Any) -> Any:
+    def _once(self, value: V, look: Callable[[V], T]) -> T:
         if id(value) not in self._known:
             self._known[id(value)] = (value, look(value))
         return self._known[id(value)][1]
 
 
-def digest(facts: Mapping[str, Any]) -> str:
+def digest(facts: Mapping[str, Json]) -> str:
     """One text for all of an identity, but for the code, which another version of Python writes otherwise."""
     lasting = sorted((name, fact) for name, fact in facts.items() if name != "code")
     return hashlib.sha256(repr(lasting).encode()).hexdigest()
 
 
-def check_same(where: str, kept: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def check_same(where: str, kept: Mapping[str, Json], now: Mapping[str, Json]) -> None:
     """Raises where a kept run is another one, and says what differs."""
     said = []
     for name in [*now, *(name for name in kept if name not in now)]:
@@ -93,7 +96,7 @@ def check_same(where: str, kept: Mapping[str, Any], now: Mapping[str, Any]) -> N
         )
 
 
-def _pair(kept: Any, now: Any) -> tuple[str, str]:
+def _pair(kept: object, now: object) -> tuple[str, str]:
     """Both as text; of long ones, what is around the place where they begin to differ."""
     words = [str(value) or "none" for value in (kept, now)]
     if max(map(len, words)) > LONG:
@@ -125,7 +128,7 @@ def environment(devices: int = 1) -> Facts:
     }
 
 
-def changes(kept: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def changes(kept: Mapping[str, Json], now: Mapping[str, Json]) -> str:
     """How environments differ, in words; empty where they do not."""
     odd = [name for name in now if kept.get(name) != now[name]]
     return ", ".join(f"{name} {kept.get(name)!r}, now {now[name]!r}" for name in odd)
@@ -155,7 +158,7 @@ def _problem(problem: BaseProblem) -> Facts:
     }
 
 
-def _statics(part: Any) -> Iterator[tuple[str, str, Any]]:
+def _statics(part: Any) -> Iterator[tuple[str, str, object]]:
     """The structural values of a part and of all parts in it, with kind and name; without the names of tasks."""
     if hasattr(type(part), "_bilevel_part"):
         for field in dataclasses.fields(part):
@@ -171,7 +174,7 @@ def _statics(part: Any) -> Iterator[tuple[str, str, Any]]:
             yield from _statics(each)
 
 
-def _point(point: Any) -> str:
+def _point(point: Tree) -> str:
     """A starting point: a pytree, which may hold functions, or a function."""
     if callable(point) and jax.tree_util.all_leaves([point]):
         return text(point)
@@ -179,21 +182,21 @@ def _point(point: Any) -> str:
     return _hash([jax.tree_util.keystr(path) for path, _ in leaves]) + _hash_leaves([leaf for _, leaf in leaves])
 
 
-def _array(leaf: Any) -> np.ndarray:
+def _array(leaf: ArrayLike) -> np.ndarray:
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     return np.asarray(leaf, order="C")
 
 
-def _shape(leaf: Any) -> str:
+def _shape(leaf: Tree) -> str:
     return f"{getattr(leaf, 'dtype', type(leaf).__name__)}{np.shape(leaf)}"
 
 
-def _hash(value: Any) -> str:
+def _hash(value: object) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()[:32]
 
 
-def _hash_leaves(leaves: list[Any]) -> str:
+def _hash_leaves(leaves: Sequence[Tree]) -> str:
     checksum = hashlib.sha256()
     for leaf in leaves:
         array = _array(leaf)
@@ -235,15 +238,15 @@ def text(value: Any, within: tuple[int, ...] = ()) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}({own})"
 
 
-def _arguments(values: Mapping[str, Any], within: tuple[int, ...]) -> list[str]:
+def _arguments(values: Mapping[str, Json], within: tuple[int, ...]) -> list[str]:
     return [f"{name}={text(value, within)}" for name, value in values.items()]
 
 
-def _is_array(leaf: Any) -> bool:
+def _is_array(leaf: object) -> bool:
     return isinstance(leaf, (np.ndarray, np.generic, jax.Array, bool, int, float))
 
 
-def _function(function: Any, within: tuple[int, ...]) -> str:
+def _function(function: Callable, within: tuple[int, ...]) -> str:
     """By its name and what it closes over, such as a schedule's rate; not what may change, such as lists."""
     name = f"{getattr(function, '__module__', '')}.{function.__qualname__}"
     held = []
@@ -261,7 +264,7 @@ def _function(function: Any, within: tuple[int, ...]) -> str:
 _VERSIONED = ("bilevel", "jax", "jaxlib", "numpy", "optax")
 
 
-def code_of(functions: Iterable[Any]) -> str:
+def code_of(functions: Iterable[object]) -> str:
     """The version of Python, and a hash of the code of functions and of those of the same modules that they call."""
     seen: dict[int, FunctionType] = {}
     for function in functions:
@@ -296,7 +299,7 @@ def _visit(function: FunctionType, module: object, seen: dict[int, FunctionType]
             _visit(called, called.__module__, seen)
 
 
-def _plain(value: Any) -> Iterator[FunctionType]:
+def _plain(value: object) -> Iterator[FunctionType]:
     """The function within partials, methods and what decorators made of it; nothing where there is no code."""
     for _ in range(100):  # a decorator's wrapper may lead back to itself
         if isinstance(value, FunctionType):
@@ -316,17 +319,17 @@ def _names(code: CodeType) -> list[str]:
     return list(dict.fromkeys([*code.co_names, *within]))
 
 
-def _code_of_function(function: FunctionType) -> Any:
+def _code_of_function(function: FunctionType) -> object:
     defaults = (function.__defaults__ or (), sorted((function.__kwdefaults__ or {}).items()))
     return _code(function.__code__, function.__doc__), _constant(defaults)
 
 
-def _code(code: CodeType, doc: str | None = None) -> Any:
+def _code(code: CodeType, doc: str | None = None) -> object:
     constants = [_constant(None if doc is not None and each == doc else each) for each in code.co_consts]
     return code.co_code.hex(), code.co_names, constants
 
 
-def _constant(value: Any) -> Any:
+def _constant(value: object) -> object:
     """A constant as what is written alike in every process."""
     if isinstance(value, CodeType):
         return _code(value)

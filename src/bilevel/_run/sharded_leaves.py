@@ -81,7 +81,7 @@ def targets(layout: Layout | None, tree: Tree) -> Tree:
             places = [(part.stop - part.start, NamedSharding(layout.mesh, spec_of_rows(part, value))) for part in parts]
             starts = tuple(part.start for part in parts)
 
-            def of_leaf(leaf: Tree, starts: Any = starts, places: Any = places) -> Pieces:
+            def of_leaf(leaf: Tree, starts: tuple[int, ...] = starts, places: list = places) -> Pieces:
                 return Pieces(starts, tuple(Target((rows, *leaf.shape[1:]), place) for rows, place in places))
 
             groups.append(jax.tree.map(of_leaf, own))

@@ -21,10 +21,12 @@ from bilevel._core.documents import Fields
 from bilevel._core.files import FilePath
 from bilevel._core.types import Json, Tree
 from bilevel._run import loop, recording
+from bilevel._run.evaluation import Losses
 from bilevel._run.loop import Carry, Variables
 from bilevel._run.run import Run
 from bilevel._run.run_state import Evaluated, Reached, Row
 from bilevel.results.history import Divergence
+from bilevel.results.pytree_json import Leaf
 
 KIND = Kind("bilevel.state", reader="solve(resume=True): state", writer="solve(checkpoint=...)", version=1)
 ARRAYS = ("carry", "best", "safe", "rows")  # the fields that are not JSON
@@ -97,7 +99,7 @@ def outline(run: Run) -> Outline:
         carry = carry._replace(info=seen)
     state = carry.state
     evaluate = functools.partial(recording.evaluate, metrics=run.metrics)
-    losses: Any = jax.eval_shape(evaluate, run.problem, state.x, state.y)
+    losses: Losses = jax.eval_shape(evaluate, run.problem, state.x, state.y)
     best = Evaluated(Variables.of(state), *losses)
     if run.part is not None:  # of which only that is kept which it is compared by
         few = lambda size, own: None if own is None else jax.ShapeDtypeStruct((size,), own.dtype)  # noqa: E731
@@ -171,16 +173,16 @@ def named_leaves(tree: Tree) -> dict[str, Json]:
     return dict(zip(names, (leaf for _, leaf in leaves), strict=True))
 
 
-def _is_key(leaf: Tree) -> bool:
+def _is_key(leaf: Leaf) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def plain_of(leaf: Tree) -> Any:
+def plain_of(leaf: Leaf) -> Tree:
     """A leaf as numbers."""
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
-def kind_of(leaf: Tree) -> str:
+def kind_of(leaf: Leaf) -> str:
     """What a leaf is besides its dtype: another kind would be compiled for again."""
     if not isinstance(leaf, jax.Array):
         return "numpy"
@@ -189,7 +191,7 @@ def kind_of(leaf: Tree) -> str:
     return "weak" if getattr(leaf, "weak_type", False) else "jax"
 
 
-def read_leaf(name: str, array: np.ndarray, kind: str, like: Tree) -> Any:
+def read_leaf(name: str, array: np.ndarray, kind: str, like: Tree) -> Tree:
     """A leaf as it was, if it is what the run needs."""
     own = wrapped(name, array, kind)
     check_fit(name, own, like)
@@ -198,7 +200,7 @@ def read_leaf(name: str, array: np.ndarray, kind: str, like: Tree) -> Any:
     return array if kind == "numpy" else jnp.asarray(own)
 
 
-def wrapped(name: str, array: np.ndarray, kind: object) -> Any:
+def wrapped(name: str, array: np.ndarray, kind: object) -> Tree:
     """Numbers as the leaf that they are of: keys, where they are of keys."""
     if not isinstance(kind, str):
         raise ValueError(f"its leaf {name!r} is of no kind")
@@ -214,7 +216,7 @@ def check_fit(name: str, own: Tree, like: Tree) -> None:
         raise ValueError(f"its leaf {name!r} is {_text(own)}, and this run needs {_text(like)}")
 
 
-def _text(leaf: Tree) -> str:
+def _text(leaf: Leaf) -> str:
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
 

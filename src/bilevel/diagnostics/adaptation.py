@@ -170,7 +170,7 @@ def _run(
     first_key, key = jax.random.split(key)
     dtype = optax.tree.norm(x).dtype
 
-    def rate_of(k: Tree, known: PerTask[LowerCurvature] | None) -> PerTask[jax.Array]:
+    def rate_of(k: Any, known: PerTask[LowerCurvature] | None) -> PerTask[jax.Array]:
         if known is None:
             return problem.fill(rate_at(fit.lr, k), dtype)
         return for_tasks(lambda found: 1 / jnp.where(found.value > 0, found.value, 1), known)

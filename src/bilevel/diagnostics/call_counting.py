@@ -33,8 +33,8 @@ from jax.flatten_util import ravel_pytree
 from jax.interpreters import ad, batching, mlir
 
 from bilevel._core.module import part
-from bilevel._core.types import Data, Tree
-from bilevel.problem.group import Group
+from bilevel._core.types import Data, T, Tree
+from bilevel.problem.group import Group, TaskView
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample, Source
 
@@ -196,10 +196,10 @@ class CountedGroup(Group):
 
     tally: Any = None
 
-    def each(self, function: Callable, *arguments: Tree, block: int | None = None) -> Tree:
+    def each(self, function: Callable[..., T], *arguments: Tree, block: int | None = None) -> T:
         """`Group.each` with losses that count."""
 
-        def counting(task: Tree, number: jax.Array, *arguments: Tree) -> Tree:
+        def counting(task: TaskView, number: jax.Array, *arguments: Tree) -> T:
             upper = self._counted(self.upper, task.validation, number, UPPER)
             lower = self._counted(self.lower, task.train, number, LOWER)
             return function(task._replace(upper=upper, lower=lower), *arguments)

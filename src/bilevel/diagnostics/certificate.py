@@ -7,7 +7,7 @@ solved below.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,16 @@ import optax
 
 from bilevel import weightings
 from bilevel._core import pytrees, values
-from bilevel._core.types import Tree
-from bilevel.diagnostics.points import columns, gradient_at, lower_remarks, read_point, solve_lower, weighted_gradient
+from bilevel._core.types import Scalar, Tree
+from bilevel.diagnostics.points import (
+    Solution,
+    columns,
+    gradient_at,
+    lower_remarks,
+    read_point,
+    solve_lower,
+    weighted_gradient,
+)
 from bilevel.diagnostics.regularity import lower_spectra
 from bilevel.lower.solver import tolerance
 from bilevel.problem.per_task import PerTask, for_tasks
@@ -90,7 +98,7 @@ class Certificate:
 
 def certify(
     problem: Problem,
-    result: Any,
+    result: Solution,
     rho: float | None = None,
     *,
     weighting: Weighting | None = None,
@@ -167,7 +175,7 @@ def certify(
     )
 
 
-def _comparing(weighting: Weighting | None, result: Any, problem: Problem) -> Weighting:
+def _comparing(weighting: Weighting | None, result: Solution, problem: Problem) -> Weighting:
     """The weighting that says how tasks are compared; one that compares losses where there is none."""
     if weighting is None:
         found = getattr(getattr(result, "solver", None), "weighting", None)
@@ -297,7 +305,7 @@ def _bend(one: Tree, other: Tree, apart: jax.Array) -> tuple[jax.Array, Tree]:
 
 
 @jax.jit
-def _move(problem: Problem, here: Tree, slope: Tree, rate: Tree) -> ProjectedStep:
+def _move(problem: Problem, here: Tree, slope: Tree, rate: Scalar) -> ProjectedStep:
     target = jax.tree.map(lambda u, s: u - (rate * s).astype(u.dtype), here, slope)
     point = problem.constraint.project(target)
     move = optax.tree.sub(point, here)
@@ -305,7 +313,7 @@ def _move(problem: Problem, here: Tree, slope: Tree, rate: Tree) -> ProjectedSte
 
 
 @jax.jit
-def _after(x: Tree, moved: ProjectedStep, before: Tree, gradient: Tree, rho: Tree) -> tuple[Tree, Tree]:
+def _after(x: Tree, moved: ProjectedStep, before: Tree, gradient: Tree, rho: Scalar) -> tuple[Tree, Tree]:
     """The curvature of the proximal objective along a step, and its slope at the end of the step."""
     slope = jax.tree.map(lambda g, u, x: g + (rho * (u - x)).astype(g.dtype), gradient, moved.point, x)
     return optax.tree.vdot(optax.tree.sub(slope, before), moved.move) / moved.size**2, slope

@@ -7,7 +7,7 @@ is on all the data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +17,20 @@ from bilevel._core import pytrees
 from bilevel._core.types import Tree
 from bilevel.diagnostics.regularity import is_strongly_convex
 from bilevel.hypergradients.exact import ConjugateGradient
+from bilevel.hypergradients.hypergradient import Hypergradient
 from bilevel.hypergradients.upper import Point, Upper
 from bilevel.lower.newton import Newton
 from bilevel.problem import findings, initial_point
 from bilevel.problem.group import UpperSample
 from bilevel.problem.per_task import PerTask, TaskValues, fields_of
 from bilevel.problem.problem import Problem
+from bilevel.results.history import Iterate
+from bilevel.results.result import Result
+from bilevel.solvers._base.state import State
 
 PRODUCTS = 1000  # the most Hessian products per linear system
+Solution: TypeAlias = Result | Iterate | State  # what has an x, a y and weights
+
 _NEWTON = Newton()
 
 
@@ -34,7 +40,7 @@ def check_is_problem(caller: str, problem: object) -> None:
         raise TypeError(f"{caller}(problem=...) got {type(problem).__name__}: it needs a bl.Problem.")
 
 
-def check_estimator(caller: str, hypergradient: Tree) -> None:
+def check_estimator(caller: str, hypergradient: Hypergradient) -> None:
     """Raises unless this is an estimator with sensible arguments."""
     if isinstance(hypergradient, type) or not hasattr(hypergradient, "surrogate"):
         raise TypeError(
@@ -44,7 +50,7 @@ def check_estimator(caller: str, hypergradient: Tree) -> None:
     hypergradient.check()
 
 
-def read_point(caller: str, problem: Problem, result: Any) -> Point:
+def read_point(caller: str, problem: Problem, result: Solution) -> Point:
     """Reads x, y and the weights from a result, an iterate or a solver's state."""
     check_is_problem(caller, problem)
     if isinstance(result, type) or not all(hasattr(result, name) for name in ("x", "y", "weights")):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ import optax
 from bilevel._core import pytrees, values
 from bilevel._core.types import Data, Tree
 from bilevel.diagnostics.adaptation import batch_within, tasks_of
-from bilevel.diagnostics.points import check_is_problem, read_point
+from bilevel.diagnostics.points import Solution, check_is_problem, read_point
 from bilevel.problem import findings, initial_point
 from bilevel.problem.cross_fitting import parts, pooled
 from bilevel.problem.group import Group
@@ -179,7 +178,7 @@ def stopped(seen: Moments) -> Moments:
     return Moments(count, whole, np.sum(rows * (variance + (mean - whole) ** 2), axis=0) / count)
 
 
-def loss_errors(problem: Problem, result: Any, role: str = "validation") -> np.ndarray:
+def loss_errors(problem: Problem, result: Solution, role: str = "validation") -> np.ndarray:
     """The standard error of every task's loss f_i(x, y_i), from the spread of its rows; in the order of the tasks.
 
     This says how far the mean over these rows may be from the mean over all such rows, if x and y were not fitted to

@@ -77,7 +77,7 @@ def sum_series(
     curvature: jax.Array,
     sample: UpperSample,
     terms: int,
-    lr: Tree,
+    lr: Scalar | None,
     coefficient: Callable[[jax.Array], Scalar],
 ) -> Series:
     """Sum over q < terms of coefficient(q) r_q / L_q."""

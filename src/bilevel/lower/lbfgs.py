@@ -10,7 +10,7 @@ import optax
 
 from bilevel._core import values
 from bilevel._core.module import part
-from bilevel._core.types import Tree
+from bilevel._core.types import Scalar, Tree
 from bilevel.lower.solver import Lower, Solved, tolerance
 from bilevel.problem.group import TaskView
 
@@ -21,7 +21,7 @@ class Place(NamedTuple):
     step: jax.Array
     y: Tree
     before: Tree
-    optimiser: Tree
+    optimiser: optax.OptState
     move: jax.Array  # the length of the last one
 
 
@@ -44,7 +44,7 @@ class LBFGS(Lower):
         values.whole("memory", self.memory, of="LBFGS")
         values.whole("steps", self.steps, of="LBFGS")
 
-    def solve(self, task: TaskView, x: Tree, y: Tree, accuracy: Tree = None) -> Solved:
+    def solve(self, task: TaskView, x: Tree, y: Tree, accuracy: Scalar | None = None) -> Solved:
         """Minimises g_i(x, .) from y until its quasi-Newton steps are short."""
         rule = optax.lbfgs(memory_size=self.memory)
         loss = lambda y: task.lower(x, y, None)  # noqa: E731

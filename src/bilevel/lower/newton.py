@@ -24,7 +24,7 @@ from jax.flatten_util import ravel_pytree
 from bilevel._core import dense, values
 from bilevel._core.linear import hessian_product
 from bilevel._core.module import part
-from bilevel._core.types import Tree
+from bilevel._core.types import Scalar, Tree
 from bilevel.lower.solver import Lower, Solved, tolerance
 from bilevel.problem.group import TaskView
 from bilevel.problem.per_task import PerTask
@@ -66,7 +66,7 @@ class Newton(Lower):
         values.whole("dense", self.dense, least=0, of="Newton")
         values.whole("steps", self.steps, of="Newton")
 
-    def solve(self, task: TaskView, x: Tree, y: Tree, accuracy: Tree = None) -> Solved:
+    def solve(self, task: TaskView, x: Tree, y: Tree, accuracy: Scalar | None = None) -> Solved:
         """Minimises g_i(x, .) from y."""
         flat, unravel = ravel_pytree(y)
         evaluate = jax.value_and_grad(lambda flat: task.lower(x, unravel(flat), None))

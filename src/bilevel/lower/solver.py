@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from bilevel._core.types import Tree
+from bilevel._core.types import Scalar, Tree
 from bilevel.problem.group import TaskView
 
 
@@ -33,7 +33,7 @@ class Lower(abc.ABC):
         """Raises where an argument makes no sense."""
 
     @abc.abstractmethod
-    def solve(self, task: TaskView, x: Tree, y: Tree, accuracy: Tree = None) -> Solved:
+    def solve(self, task: TaskView, x: Tree, y: Tree, accuracy: Scalar | None = None) -> Solved:
         """Minimises g_i(x, .) on all rows from y, to a distance of `accuracy` (1 + |y|); None = as near as it gets."""
 
 

@@ -15,7 +15,6 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +23,9 @@ from jax.typing import ArrayLike
 
 from bilevel._core import pytrees, values
 from bilevel._core.module import leaf, part
-from bilevel._core.types import Data, Tree
+from bilevel._core.types import Data, Dataset, Tree
 from bilevel.problem.sources import Arrays, Batch, BlockOfRows, Loss, Sample, Source, block_of_bytes
-from bilevel.problem.task import ROLES
+from bilevel.problem.task import ROLES, Task
 
 
 @part
@@ -99,7 +98,7 @@ class Loaded(Source):
         return Arrays(None, self.rows).block(number, size)
 
 
-def sources_of(dataset: Any, threads: int) -> dict[str, Loaded | None]:
+def sources_of(dataset: Dataset, threads: int) -> dict[str, Loaded | None]:
     """The sources of every role of the tasks of a dataset, or a clear error."""
     values.whole("threads", threads, of="Task.load")
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
@@ -138,7 +137,7 @@ class Reader:
         threads: how many steps are read at the same time.
     """
 
-    def __init__(self, dataset: Any, threads: int):
+    def __init__(self, dataset: Dataset, threads: int):
         self.dataset, self.threads = dataset, threads
         first = _arrays(next(self._given([0])), 0)
         # One task, by role: what all must be like.
@@ -210,11 +209,11 @@ class Reader:
                 rows[k] = own_rows
         return jax.tree.unflatten(structure, stacked)
 
-    def _given(self, numbers: list[int]) -> Iterator[Any]:
+    def _given(self, numbers: list[int]) -> Iterator[Task | Rows]:
         """What the dataset has at some numbers; what it raises names the task."""
         said = f"one of the tasks {', '.join(map(str, numbers[:5]))}{', ...' * (len(numbers) > 5)}"
         try:
-            many: Tree = getattr(self.dataset, "__getitems__", None)
+            many: Callable[[list[int]], Sequence[Data]] | None = getattr(self.dataset, "__getitems__", None)
             if many is not None:
                 yield from many(numbers)
                 return
@@ -288,7 +287,7 @@ def _fulfil(future: Future[Rows], read: Callable[[], Rows]) -> None:
         future.set_exception(error)
 
 
-def _arrays(item: Any, number: int) -> Rows:
+def _arrays(item: object, number: int) -> Rows:
     """The rows of a task, as arrays of types that JAX counts in."""
     given = item if isinstance(item, Mapping) else {role: getattr(item, role, None) for role in ROLES}
     there = {role: rows for role, rows in given.items() if rows is not None}

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from bilevel._core.module import part, static
-from bilevel._core.types import Data, Tree
+from bilevel._core.types import Data
 from bilevel.problem.sources import Arrays
 
 ALIGNED = 64  # bytes: where XLA needs arrays to begin
@@ -55,7 +55,7 @@ class Mapped(Arrays):
         return Arrays(jax.tree.map(lambda leaf: np.asarray(leaf)[start:stop], self.data), self.length)
 
 
-def is_mapped(array: Tree) -> TypeGuard[np.ndarray]:
+def is_mapped(array: object) -> TypeGuard[np.ndarray]:
     """Whether an array lies in a mapped file, also as a view.
 
     >>> is_mapped(np.zeros(3))
@@ -64,7 +64,7 @@ def is_mapped(array: Tree) -> TypeGuard[np.ndarray]:
     return _map_of(array) is not None
 
 
-def _map_of(array: Tree) -> np.memmap | mmap.mmap | None:
+def _map_of(array: object) -> np.memmap | mmap.mmap | None:
     while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
         array = array.base
     return array if isinstance(array, (np.memmap, mmap.mmap)) else None

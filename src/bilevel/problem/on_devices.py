@@ -45,7 +45,7 @@ class Placement(NamedTuple):
 
     def manual(self, function: Callable[..., T], out: Spec, check_vma: bool) -> Callable[..., T]:
         """`function` on each device, of its own rows."""
-        options: Any = {"axis_names": {AXIS}, "check_vma": check_vma}
+        options: dict[str, Any] = {"axis_names": {AXIS}, "check_vma": check_vma}
         return jax.shard_map(function, mesh=self.mesh, in_specs=self.spec, out_specs=out, **options)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 
 from bilevel._core import pytrees
-from bilevel._core.types import Data, Tree
+from bilevel._core.types import Data, Dataset, Tree
 from bilevel.problem.sources import Generator, Source
 
 ROLES = ("train", "validation", "selection", "test")
@@ -67,7 +66,7 @@ class Task:
 
     @staticmethod
     def load(
-        dataset: Any,
+        dataset: Dataset,
         *,
         upper: Callable[..., jax.Array] | None = None,
         lower: Callable[..., jax.Array] | None = None,

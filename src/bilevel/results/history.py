@@ -8,9 +8,10 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple
+from typing import Generic, NamedTuple
 
 import numpy as np
+from jax.typing import ArrayLike
 
 from bilevel._core.averages import mean, worst
 from bilevel._core.types import X, Y
@@ -197,7 +198,7 @@ class Divergence(NamedTuple):
         return f"diverged at step {self.step} ({what}): {then}"
 
 
-def tail_mean(losses: Any, fraction: float) -> float:
+def tail_mean(losses: ArrayLike, fraction: float) -> float:
     """The mean over the worst `fraction` of the losses; the last of them counts in part if needed.
 
     This is the CVaR of the losses, min over t of  t + mean((losses - t)_+) / fraction.
@@ -214,7 +215,7 @@ def tail_mean(losses: Any, fraction: float) -> float:
     return float((mean(worst[:whole]) * whole if whole else 0.0) / count + part / count)
 
 
-def fraction_of(solver: Any) -> float | None:
+def fraction_of(solver: object) -> float | None:
     """The fraction of the solver's `CVaR`, read from its text if the result was loaded; None for other weightings."""
     if isinstance(solver, str):
         found = re.search(r"\bweighting=CVaR\(fraction=([0-9.e+-]+)", solver)
@@ -223,11 +224,11 @@ def fraction_of(solver: Any) -> float | None:
     return float(weighting.fraction) if isinstance(weighting, CVaR) else None
 
 
-def _draws_fresh_tasks(solver: Any) -> bool:
+def _draws_fresh_tasks(solver: object) -> bool:
     return getattr(getattr(solver, "sampling", None), "fresh", False)
 
 
-def of_distribution(solver: Any) -> float | None:
+def of_distribution(solver: object) -> float | None:
     """With tasks from a distribution, the fraction whose mean the solver minimises (1 = all); None with a task list."""
     fresh = "sampling=Fresh(" in solver if isinstance(solver, str) else _draws_fresh_tasks(solver)
     return (fraction_of(solver) or 1.0) if fresh else None

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import numpy as np
 
@@ -101,7 +101,7 @@ def encode(content: Mapping[str, Json]) -> bytes:
     return (json.dumps(_plain(content), separators=(",", ":"), allow_nan=False) + "\n").encode()
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> Json:
     """The value in types that JSON has; any other becomes text, as writing a line must never fail."""
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
@@ -138,7 +138,7 @@ class Lines:
         except OSError:
             return False, []
 
-    def _new(self, file: Any, size: int) -> list[dict[str, Json]]:
+    def _new(self, file: BinaryIO, size: int) -> list[dict[str, Json]]:
         """New objects up to this size: a writer that never rests must not keep a reader here."""
         file.seek(self._offset)
         found = []

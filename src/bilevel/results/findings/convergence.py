@@ -6,7 +6,7 @@ The checks are `still_falling`, `rising_loss`, `constant_losses`, `x_does_not_mo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -244,7 +244,7 @@ def x_does_not_move(result: Result) -> Finding | None:
     )
 
 
-def _steps_are_plain(solver: Any) -> bool:
+def _steps_are_plain(solver: object) -> bool:
     """Whether x moves by a given rate times the direction whose length the history has."""
     rule = getattr(solver, "rule_of_x", getattr(solver, "upper_rule", None))
     return rule is optax.sgd and getattr(solver, "upper_lr", None) is not None

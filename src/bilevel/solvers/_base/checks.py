@@ -14,7 +14,6 @@ import optax
 from jax.typing import DTypeLike
 
 from bilevel._core import values
-from bilevel._core.types import Tree
 from bilevel.lower import Lower
 from bilevel.lower.rules import needs_value, update
 from bilevel.problem.problem import Problem
@@ -158,7 +157,7 @@ def check_drawing_on_devices(solver: Any, sizes: Sequence[int], devices: int) ->
     drawing.check_devices(solver.sampling, sizes, devices)
 
 
-def check_replay(rule: Callable[[Tree], optax.GradientTransformation]) -> None:
+def check_replay(rule: Callable[[float], optax.GradientTransformation]) -> None:
     """Refuses a rule whose derivative at a zero gradient is NaN, as Adam's is with eps_root = 0."""
     transformation, zero = rule(0.1), jnp.zeros(())
     slope = jax.grad(lambda g: optax.tree.sum(update(transformation, g, transformation.init(zero), zero, zero)[0]))(
