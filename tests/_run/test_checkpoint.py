@@ -330,7 +330,7 @@ def test_texts_are_of_what_a_function_is_made_of_not_of_the_object():
 def test_another_environment_is_told_once_and_the_run_goes_on(tmp_path, monkeypatch):
     solve(seeds=2, checkpoint=tmp_path, callback=ctrl_c_at(20))
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "") + " --other")
-    with pytest.warns(UserWarning, match=r"begun with XLA_FLAGS .*now .*--other") as caught:
+    with pytest.warns(UserWarning, match=r"started with XLA_FLAGS .*now .*--other") as caught:
         results = solve(seeds=2, checkpoint=tmp_path, resume=True)
     assert len(caught) == 1
     assert [result.status for result in results] == ["finished"] * 2
@@ -415,7 +415,7 @@ def test_a_damaged_state_is_passed_over_for_an_older_one(damage, tmp_path):
     solve(checkpoint=bl.Checkpoint(tmp_path), resume=True, callback=ctrl_c_at(40))
     newest = tmp_path / "state-000000000040.safetensors"
     newest.write_bytes(damage(newest.read_bytes()))
-    with pytest.warns(RuntimeWarning, match="a state cannot be read, and an older one is looked for.*0040"):
+    with pytest.warns(RuntimeWarning, match="a state cannot be read, so an older one is tried.*0040"):
         resumed = solve(checkpoint=tmp_path, resume=True)
     assert same(resumed, whole())
 

@@ -1,15 +1,15 @@
-"""Keeps a run in its folder as it goes: the newest states, the result, and who works on it.
+"""Writes the checkpoints of a run: its folder holds the newest states, the result, and a lock.
 
-    run.json                        what is run; written once, before the first step
-    state-000000012000.safetensors  all that was reached at a step; the newest ones
+    run.json                        identity of the run; written once, before the first step
+    state-000000012000.safetensors  state of the run after a step; the newest ones
     result.safetensors              the result, once the run has ended
     state-000000012000-5f3a2b1c.orbax   the arrays of such a state, where `Checkpoint(files=Orbax())` keeps them
     lock                            held while a process works on the folder
 
-A state is written in a thread of its own, so that a slow disk does not stop the run. What cannot be written is told
-once and tried again; it ends no run.
+A state is written in a separate thread, so that a slow disk does not stop the run. A failed write raises one warning
+and is tried again. It never ends the run.
 
-Folders are opened before anything long begins: what cannot be kept, or is another run, is refused at once.
+Folders are opened before any long work starts. A folder that is not writable, or holds another run, is refused there.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ DISK_LATENCY, DISK_SPEED = 0.1, 1e8  # seconds, bytes a second: assumed until a 
 
 
 class Unkept:
-    """Keeps nothing: for a run without a checkpoint."""
+    """Writes nothing: for a run without checkpoints."""
 
     write_seconds = 0.0
     kept_step: int | None = None  # of the newest state in the folder; None = there is none
 
     def restore(self) -> Reached | None:
-        """There is nothing."""
+        """No state to resume from."""
         return None
 
     def next_due(self) -> int | None:
-        """Never."""
+        """No state is ever due."""
         return None
 
     def offer(self, reached: Reached) -> None:
@@ -75,7 +75,7 @@ class Found(NamedTuple):
 
 
 class Keeper(Unkept):
-    """Keeps one run in its folder."""
+    """Writes the checkpoints of one run to its folder."""
 
     def __init__(self, run: Run, checkpoint: Checkpoint, folder: RunFolder, made_with: Facts, run_digest: str):
         self._run, self._checkpoint, self._folder = run, checkpoint, folder
@@ -84,11 +84,11 @@ class Keeper(Unkept):
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="bilevel-writer")
         self._writing: Future[float] | None = None
         self._last_time, self._last_step, self._warned, self._ended = time.monotonic(), 0, False, False
-        self.write_seconds, self._timed = 0.0, False  # how long a state took to write, or may take
+        self.write_seconds, self._timed = 0.0, False  # time to write one state, measured or estimated
         self.tell: Callable[[str, dict[str, Json]], None] = lambda event, facts: None  # "checkpoint" and "problem"
 
     def restore(self) -> Reached | None:
-        """What the newest state that can be read has reached; None where there is none."""
+        """The newest readable state; None if there is none."""
         peers = self._run.peers
         while True:
             found = peers.led(self._newest)
@@ -118,11 +118,11 @@ class Keeper(Unkept):
             raise DifferentRunError(said) from error
 
     def next_due(self) -> int | None:
-        """The step at which a state is due; None = that is a matter of time."""
+        """The step at which a state is due; None = states are due by time."""
         return None if self._checkpoint.steps is None else self._last_step + int(self._checkpoint.steps)
 
     def offer(self, reached: Reached) -> None:
-        """Writes a state where it is time to, while the run goes on."""
+        """Starts to write a state if one is due. The run continues meanwhile."""
         if not self._timed:
             bytes_in_all = sum(leaf.nbytes for leaf in jax.tree.leaves((reached.carry, reached.best, reached.safe)))
             self.write_seconds = DISK_LATENCY + bytes_in_all / DISK_SPEED
@@ -132,13 +132,13 @@ class Keeper(Unkept):
             self._begin(reached)
 
     def stop(self, reached: Reached) -> None:
-        """Writes the state of a run that will go on later, and waits until that is done."""
+        """Writes the state of a run that will be resumed later, and waits for the write to finish."""
         self._finish()
         self._begin(reached, last=True)
         self._finish(last=True)
 
     def end(self, reached: Reached, result: Result) -> None:
-        """Writes the state and the result of a run that has ended; nothing where it had ended before."""
+        """Writes the state and the result of a run that has ended, unless it had ended before it was resumed."""
         if self._run.peers.decided(self._ended and self._folder.result.is_file()):
             return
         self.stop(reached)
@@ -146,7 +146,7 @@ class Keeper(Unkept):
             result.save(self._folder.result)
 
     def close(self) -> None:
-        """Waits for what is being written; of several processes, an end that is none comes from the loss of one."""
+        """Waits for pending writes. With several processes, a run that stops without an end has lost one of them."""
         self._states.abandon()
         self._pool.shutdown()
 
@@ -171,7 +171,7 @@ class Keeper(Unkept):
         return time.monotonic() - began
 
     def _finish(self, last: bool = False) -> None:
-        """Waits for the write under way, and tells how it went."""
+        """Waits for the pending write, and reports its outcome."""
         writing, self._writing = self._writing, None
         if writing is None:
             return
@@ -182,7 +182,7 @@ class Keeper(Unkept):
 
     @contextlib.contextmanager
     def _trouble(self, what: str, last: bool) -> Iterator[None]:
-        """An error of the disk ends no run: it is told, as a warning once."""
+        """Reports a disk error, with a warning the first time. The run continues."""
         try:
             yield
         except OSError as error:
@@ -190,12 +190,12 @@ class Keeper(Unkept):
             self.tell("problem", {"message": said})
             if not self._warned or last:
                 self._warned = True
-                then = "What was reached is in the result." if last else "The run goes on, and it is tried again."
+                then = "The result still has it." if last else "The run continues, and the write is tried again."
                 warnings.warn(f"{said} {then}", RuntimeWarning, stacklevel=2)
 
 
 def _on_devices(run: Run, content: Content, reached: Reached | None = None) -> Reached | str:
-    """What was reached, on the devices of the run; in words what is damaged. All processes come here."""
+    """The state on the devices of the run, or a description of what is damaged. All processes call this."""
     if sharded_leaves.is_in_parts(content):
         assert run.checkpoint is not None
         return sharded_leaves.restored(run, content, run.checkpoint.path)
@@ -204,7 +204,7 @@ def _on_devices(run: Run, content: Content, reached: Reached | None = None) -> R
 
 
 class Following(Unkept):
-    """Of a process that writes no file: it hands its part to process 0, or to Orbax, and goes on from what was read."""
+    """For a process that writes no file: it sends its part to process 0 or to Orbax, and resumes from what was read."""
 
     def __init__(self, run: Run):
         self._run, self._states = run, States(run)
@@ -212,7 +212,7 @@ class Following(Unkept):
         self._writing: Future[Snapshot] | None = None
 
     def restore(self) -> Reached | None:
-        """What process 0 has read."""
+        """The state that process 0 has read."""
         peers = self._run.peers
         while True:
             peers.led(lambda: None)
@@ -225,12 +225,12 @@ class Following(Unkept):
             peers.led(lambda: None)  # it is set aside
 
     def offer(self, reached: Reached) -> None:
-        """Where process 0 says that it is time."""
+        """Starts to write when process 0 says so."""
         if self._run.peers.decided(0):
             self._begin(reached)
 
     def stop(self, reached: Reached) -> None:
-        """Hands over all that was reached, and waits until that is done."""
+        """Sends the whole state, and waits until it is written."""
         self._begin(reached)
         self._finish()
 
@@ -246,21 +246,21 @@ class Following(Unkept):
                 writing.result()
 
     def close(self) -> None:
-        """Waits for what is being written."""
+        """Waits for pending writes."""
         self._states.abandon()
         self._pool.shutdown()
 
     def end(self, reached: Reached, result: Result) -> None:
-        """The same, unless the run had ended before."""
+        """Sends the last state, unless the run had ended before."""
         if not self._run.peers.decided(0):
             self.stop(reached)
 
 
 class Passing(Keeper):
-    """Of a run whose result is kept elsewhere: when it ends, nothing more is written here."""
+    """For a run whose result is stored elsewhere: its end writes nothing here."""
 
     def end(self, reached: Reached, result: Result) -> None:
-        """Waits for what is being written."""
+        """Waits for pending writes."""
         self._finish()
 
 
@@ -295,7 +295,7 @@ def _opened(stack: contextlib.ExitStack, runs: Sequence[Run], kind: type[Keeper]
 
 
 class _Opener:
-    """Opens folders, which a stack closes again; what runs have in common is looked at once."""
+    """Opens the folders of several runs. A stack closes them. Data that the runs share are hashed once."""
 
     def __init__(self, stack: contextlib.ExitStack, kind: type[Keeper], devices: int):
         self._stack, self._kind = stack, kind
@@ -329,8 +329,8 @@ class _Opener:
                 "steps draw other tasks than" if self._draws_others else "numbers may differ in their last digits from"
             )
             warnings.warn(
-                f"solve(resume=True): the run was begun with {'; '.join(sorted(self._changes))}. It goes on, and its "
-                f"{differ} those of a run that was never stopped.",
+                f"solve(resume=True): the run was started with {'; '.join(sorted(self._changes))}. It resumes, and its "
+                f"{differ} those of an uninterrupted run.",
                 stacklevel=5,
             )
 
@@ -338,7 +338,7 @@ class _Opener:
 def _check_kept(run: Run, folder: RunFolder, kept: dict[str, Json], facts: Facts) -> None:
     if not run.resume:
         raise FileExistsError(
-            f"{folder.where}: there is a run already. Pass resume=True to go on with it, or another folder."
+            f"{folder.where}: there is a run already. Pass resume=True to resume it, or another folder."
         )
     identity = kept["identity"] if isinstance(kept.get("identity"), dict) else {}
     check_same(f"solve(resume=True): the folder {str(folder.path)!r}", identity, facts)

@@ -1,12 +1,13 @@
-"""Losses on all the data, with y fitted to x: of all tasks, or of a part of them where a step sees a few of very many.
+"""Losses on all the data, with y fitted to x: of all tasks, or of some if a step sees a few of very many.
 
-What is called the loss of x is f_i(x, y_i*(x)). The y of a run lags behind x, so an evaluation fits a copy of it first,
-by Newton's method on all training rows, and says how far the losses may still be off (`Fit.lag`).
+The loss of x is f_i(x, y_i*(x)). The y of a run lags behind x. An evaluation therefore first fits a copy of y, by
+Newton's method on all training rows, and estimates the error that is left in the losses (`Fit.lag`).
 
-The part is a fixed random half, whose losses are the columns of the history and whose mean is an unbiased estimate of
-that of all, and the tasks of the largest weights at the time, among which the worst ones are to be found.
+If some tasks are evaluated, one half of them is fixed and random: their losses are the columns of the history, and
+their mean is an unbiased estimate of the mean over all tasks. The other half has the largest weights at that time,
+because the worst tasks are likely among those.
 
-Metrics are what a run is measured by besides its losses: accuracy, say, of every task at every evaluation.
+Metrics measure more than losses: accuracy, say, of every task at every evaluation.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from bilevel.solvers._base.task_subset import Rows
 from bilevel.solvers.sampling import Uniform
 from bilevel.weightings.base import Weighting
 
-ACCURACY = 1e-4  # of a fitted y, relative: the length of the Newton step after which it counts as fitted
-FIXED, HEAVY = 512, 512  # tasks; where there are not more than these, all are evaluated
+ACCURACY = 1e-4  # relative length of a Newton step below which y counts as fitted
+FIXED, HEAVY = 512, 512  # tasks; a problem without more than these is evaluated on all
 
 
 class Losses(NamedTuple):
-    """Losses, and what else is measured, on all the data."""
+    """Losses and metrics on all the data."""
 
     validation: Tree
     selection: Tree
@@ -52,13 +53,13 @@ class Fit(NamedTuple):
     """A copy of y that is fitted to x."""
 
     y: PerTask[Tree]
-    lag: jax.Array  # what the last Newton step changed of a loss, the most of all tasks, as a share of the worst loss
+    lag: jax.Array  # the largest change of a loss by the last Newton step, as a share of the worst loss
     passes: jax.Array  # over all training rows
 
 
 @jax.jit
 def fit(problem: BaseProblem, x: Tree, y: PerTask[Tree]) -> Fit:
-    """Every y_i fitted to x on all training rows, from where it is."""
+    """Fits every y_i to x on all training rows, starting from its current value."""
     newton = Newton.suited(y)
 
     def one(task: TaskView, y: Tree) -> tuple[Tree, jax.Array, jax.Array, jax.Array]:
@@ -91,7 +92,7 @@ def objective(weighting: Weighting, losses: jax.Array) -> jax.Array:
 
 @jax.jit
 def fit_fresh(solver: FreshTasks, problem: Problem, x: Tree, y: Tree) -> Tree:
-    """`solver.fit`, compiled: no step sees these tasks, and their y is fitted as that of a step's is."""
+    """`solver.fit`, compiled. No step sees these tasks; their y is fitted as a step fits that of its own tasks."""
     return solver.fit(problem, x, y)
 
 
@@ -112,7 +113,7 @@ class Part(NamedTuple):
 
     fixed: tuple[np.ndarray, ...]  # in order
     ids: tuple[np.ndarray, ...]  # the numbers of all tasks, group by group
-    heavy: tuple[int, ...]  # how many heavy ones of each group
+    heavy: tuple[int, ...]  # the number of heavy tasks of each group
     layout: Layout | None = None  # of the devices that the tasks are on; None = one
 
     @classmethod
@@ -144,7 +145,7 @@ class Part(NamedTuple):
     def evaluate(
         self, problem: BaseProblem, x: Tree, y: Tree, weights: np.ndarray, metrics: Metrics, fits: bool
     ) -> PartLosses:
-        """The losses of these tasks, at y fitted to x or as it is; the problem and y are where the layout has them."""
+        """The losses of these tasks, at y as it is or fitted to x; the problem and y are placed as the layout says."""
         places = self.places(weights)
         asked = Asked.of(places) if self.layout is None else Asked.on_devices(places, self.fixed, self.layout)
         losses, lag, passes = jax.device_get(_evaluate_some(problem, x, y, PerTask(asked.places), metrics, fits))
@@ -158,7 +159,7 @@ class Part(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Tasks whose losses are asked for, and where the answers are."""
+    """Tasks to evaluate, and where their losses are in the output."""
 
     places: tuple[np.ndarray, ...]  # in the groups as they are on the devices
     where: np.ndarray  # each task that was wanted among these
@@ -170,7 +171,7 @@ class Asked(NamedTuple):
 
     @classmethod
     def on_devices(cls, places: Sequence[np.ndarray], fixed: Sequence[np.ndarray], layout: Layout) -> Asked:
-        """Equally many of every device, as many as there may be of one: others are looked at where it has fewer."""
+        """Equally many tasks of every device; a device with fewer requested tasks evaluates others as well."""
         asked, where, before = [], [], 0
         for own, always, stretches in zip(places, fixed, layout.stretches, strict=True):
             position = np.zeros(len(own), int)
@@ -191,7 +192,7 @@ class Asked(NamedTuple):
 
 
 def _largest(weights: np.ndarray, count: int) -> np.ndarray:
-    """The places of the largest weights; of those that are not above the mean, any, as many of them may be equal."""
+    """The places of the largest weights. Weights at or below the mean are often equal: of those, any."""
     above = np.flatnonzero(weights > weights.mean())
     if len(above) > count:
         return above[np.argpartition(-weights[above], count - 1)[:count]] if count else above[:0]
@@ -256,6 +257,6 @@ def roles_of(problem: BaseProblem) -> list[str]:
 
 
 def in_order(metrics: Metrics, measured: Mapping[str, Json]) -> dict[str, Tree]:
-    """The same in the order of the metrics, validation, selection, test; JAX sorts by name."""
+    """The values in the order of the metrics, then validation, selection, test; JAX had sorted them by name."""
     names = [f"{role} {name}" for name, _ in metrics for role in ROLES]
     return {name: measured[name] for name in names if name in measured}

@@ -1,8 +1,8 @@
-"""All that a run has reached, in a file and back again, bit for bit.
+"""Writes the state of a run to a file and reads it again, bit for bit.
 
 The arrays are `carry/...`, `best/...` and `safe/...`, one for each leaf, and `rows/...`, one for each column of the
-history; all else is in the JSON document. A file has no structure of pytrees: that comes from the run that goes on,
-which starts without values (`outline`), and every leaf must fit it.
+history; all else is in the JSON document. A file does not hold the structure of pytrees. That comes from the run
+that is resumed, as shapes without values (`outline`), and every leaf must fit it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from bilevel.results.pytree_json import Leaf
 
 KIND = Kind("bilevel.state", reader="solve(resume=True): state", writer="solve(checkpoint=...)", version=1)
 ARRAYS = ("carry", "best", "safe", "rows")  # the fields that are not JSON
-DROPPED = ("steps_per_second", "seen")  # found again by the first call and the first evaluation
-ANY = -1  # in the shape of an outline: any length
+DROPPED = ("steps_per_second", "seen")  # the first call and the first evaluation set them again
+ANY = -1  # in a shape of an outline: any length
 COUNTERS = tuple(name for name in Reached._fields if name not in ARRAYS + DROPPED)
 
 
 class Snapshot(NamedTuple):
-    """What a run has reached, off the device: it can be written while the run goes on."""
+    """The state of a run, copied off the device. It can be written while the run continues."""
 
     step: int
     document: dict[str, Json]
@@ -48,12 +48,12 @@ class Snapshot(NamedTuple):
         return sum(array.nbytes for array in self.arrays.values())
 
     def encode(self, **facts: object) -> bytes:
-        """The bytes of a file; facts go into its document."""
+        """The bytes of a file. Facts go into its document."""
         return array_files.encode(KIND, self.document | facts, self.arrays)
 
 
 class Outline(NamedTuple):
-    """What a run reaches, without values."""
+    """The arrays of a run's state, as shapes without values."""
 
     carry: Carry
     best: Evaluated
@@ -61,7 +61,7 @@ class Outline(NamedTuple):
 
 
 def take(run: Run, reached: Reached) -> Snapshot:
-    """What a run has reached, fetched in one transfer; the same from any number of devices."""
+    """The state of a run, fetched in one transfer. It does not depend on the number of devices."""
     named = named_leaves(run.whole(Outline(reached.carry, reached.best, reached.safe))._asdict())
     kinds = {name: kind_of(leaf) for name, leaf in named.items()}
     plain = {name: plain_of(leaf) for name, leaf in named.items()}
@@ -70,7 +70,7 @@ def take(run: Run, reached: Reached) -> Snapshot:
 
 
 def described(reached: Reached) -> tuple[dict[str, Json], dict[str, np.ndarray]]:
-    """All but the leaves: what is JSON, and the columns of the history."""
+    """Everything but the leaves: the JSON document, and the columns of the history."""
     fields = dict(zip(Row._fields, zip(*reached.rows, strict=True), strict=True))
     metrics = fields.pop("metrics")
     columns = {f"rows/{name}": np.stack(column) for name, column in fields.items() if column[0] is not None}
@@ -84,7 +84,7 @@ def read(path: FilePath) -> Content:
 
 
 def of_bytes(content: bytes) -> Content:
-    """The same of a file that another process has read."""
+    """The content of a file that another process has read."""
     with tempfile.NamedTemporaryFile(prefix="bilevel-", suffix=".safetensors") as file:
         file.write(content)
         file.flush()
@@ -92,7 +92,7 @@ def of_bytes(content: bytes) -> Content:
 
 
 def outline(run: Run) -> Outline:
-    """What the run reaches, without measuring or computing anything."""
+    """The outline of the run's state, found without measuring or computing anything."""
     carry = jax.eval_shape(loop.first, run.stepper, run.problem, run.outline(), run.key)
     if run.draws:  # how many tasks a step draws may depend on the number of devices
         seen = jax.tree.map(lambda a: jax.ShapeDtypeStruct((ANY,) * a.ndim, a.dtype), carry.info)
@@ -101,7 +101,7 @@ def outline(run: Run) -> Outline:
     evaluate = functools.partial(recording.evaluate, metrics=run.metrics)
     losses: Losses = jax.eval_shape(evaluate, run.problem, state.x, state.y)
     best = Evaluated(Variables.of(state), *losses)
-    if run.part is not None:  # of which only that is kept which it is compared by
+    if run.part is not None:  # only the losses that compare it are kept
         few = lambda size, own: None if own is None else jax.ShapeDtypeStruct((size,), own.dtype)  # noqa: E731
         validation: Tree = few(1, losses.validation)
         selection: Tree = few(len(run.part.tasks), losses.selection)
@@ -110,7 +110,7 @@ def outline(run: Run) -> Outline:
 
 
 def restore(content: Content, needed: Outline) -> Reached:
-    """What was reached; a ValueError names the leaf that does not fit what the run needs."""
+    """The state in a file; a ValueError names the leaf that does not fit the run."""
     wanted = named_leaves(needed._asdict())
     kinds = kinds_in(content, wanted, set(content.arrays))
     leaves = [read_leaf(name, content.arrays[name], kinds[name], like) for name, like in wanted.items()]
@@ -119,7 +119,7 @@ def restore(content: Content, needed: Outline) -> Reached:
 
 
 def kinds_in(content: Content, wanted: dict[str, Json], there: set[str]) -> dict[str, str]:
-    """What the leaves of a state are besides their dtypes, if they are those that are wanted and all are there."""
+    """The kind of every leaf of a state. A ValueError if leaves are missing, or are not those of the run."""
     kinds = Fields(content.document, "a state").mapping("leaves")
     if set(wanted) != set(kinds) or not set(kinds) <= there:
         odd = min(set(wanted) ^ set(kinds) or set(kinds) - there)
@@ -128,12 +128,12 @@ def kinds_in(content: Content, wanted: dict[str, Json], there: set[str]) -> dict
 
 
 def the_rest(content: Content, needed: Outline) -> dict[str, Json]:
-    """What was reached besides the leaves."""
+    """The state besides the leaves."""
     return {"rows": _rows(content, needed)} | _counters(content)
 
 
 def _rows(content: Content, needed: Outline) -> tuple[Row, ...]:
-    """The history, whose columns are all of one length."""
+    """The history. All its columns must have one length."""
     metrics = {name: f"metrics/{name}" for name in needed.best.metrics}
     own = [*(name for name in Row._fields if name != "metrics"), *metrics.values()]
     columns = {name: content.arrays.get(f"rows/{name}") for name in own}
@@ -153,7 +153,7 @@ def _rows(content: Content, needed: Outline) -> tuple[Row, ...]:
 
 
 def _counters(content: Content) -> dict[str, Json]:
-    """All that is JSON."""
+    """The part of the state that is JSON."""
     fields = Fields(Fields(content.document, "a state").mapping("counters"), "a state")
     counts = {name: fields.whole(name) for name in ("step", "since_best", "passes")}
     times = {name: fields.number(name) for name in ("seconds", "compile_seconds")}
@@ -183,7 +183,7 @@ def plain_of(leaf: Leaf) -> Tree:
 
 
 def kind_of(leaf: Leaf) -> str:
-    """What a leaf is besides its dtype: another kind would be compiled for again."""
+    """The kind of a leaf besides its dtype. Steps are compiled again for another kind."""
     if not isinstance(leaf, jax.Array):
         return "numpy"
     if _is_key(leaf):
@@ -192,7 +192,7 @@ def kind_of(leaf: Leaf) -> str:
 
 
 def read_leaf(name: str, array: np.ndarray, kind: str, like: Tree) -> Tree:
-    """A leaf as it was, if it is what the run needs."""
+    """A leaf as it was written. A ValueError if it does not fit the run."""
     own = wrapped(name, array, kind)
     check_fit(name, own, like)
     if kind == "weak" and array.ndim == 0:
@@ -201,7 +201,7 @@ def read_leaf(name: str, array: np.ndarray, kind: str, like: Tree) -> Tree:
 
 
 def wrapped(name: str, array: np.ndarray, kind: object) -> Tree:
-    """Numbers as the leaf that they are of: keys, where they are of keys."""
+    """A leaf from its numbers; random keys are wrapped again."""
     if not isinstance(kind, str):
         raise ValueError(f"its leaf {name!r} is of no kind")
     if not kind.startswith("key "):
@@ -221,7 +221,7 @@ def _text(leaf: Leaf) -> str:
 
 
 def _cell(column: np.ndarray | None, i: int) -> Any:
-    """A number of a column of numbers, a row of a table."""
+    """Entry i of a column: a number, or a row of an array."""
     if column is None:
         return None
     return column[i].item() if column.ndim == 1 else column[i]

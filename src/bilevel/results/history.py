@@ -192,7 +192,9 @@ class Divergence(NamedTuple):
     def line(self) -> str:
         """The event in a few words."""
         what = self.quantity if self.task is None else f"{self.quantity} of task {self.task!r}"
-        then = "ended" if self.factor is None else f"went on from step {self.back_to} with rates times {self.factor:g}"
+        then = (
+            "ended" if self.factor is None else f"continued from step {self.back_to} with rates times {self.factor:g}"
+        )
         if self.quantity == "objective":
             return f"lost ground by step {self.step}: {then}"
         return f"diverged at step {self.step} ({what}): {then}"
