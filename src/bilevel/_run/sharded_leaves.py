@@ -1,13 +1,13 @@
-"""All that a run has reached, with its arrays in parts: each process writes and reads those of its own devices.
+"""States of a run with sharded arrays: each process writes and reads the parts of its own devices.
 
     state-000000012000-5f3a2b1c.orbax   the arrays, as Orbax writes them
-    state-000000012000.safetensors      counters, history, all that is small; process 0 writes it when all else is there
+    state-000000012000.safetensors      counters, history, small arrays; process 0 writes it last
 
-So a state counts when its file is there, and the file says what the folder of the arrays must hold. That folder has a
-name of its own, as a state of the same step may be written again.
+So a state is complete if its file exists, and the file says what the folder of the arrays must hold. The name of that
+folder is unique, because a state of the same step may be written again.
 
 On several devices the rows of a group of tasks are one array or two (`Layout.stretches`). In files they are the pieces
-of one leaf under the name that it has on one device, whatever the devices are.
+of one leaf, under the name that it has on one device, so that names do not depend on the devices.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from bilevel._run.state_files import Outline, Snapshot
 
 @dataclasses.dataclass(frozen=True)
 class Pieces:
-    """The pieces of one leaf, by their first rows. To JAX it is a leaf itself."""
+    """The pieces of one leaf, by their first rows. JAX treats it as a leaf."""
 
     starts: tuple[int, ...]
     values: tuple[Tree, ...]
 
 
 class Target(NamedTuple):
-    """Where a piece is to be, and its shape; no sharding = on one device, which JAX chooses."""
+    """Target of a piece: its sharding and shape; no sharding = on one device, which JAX chooses."""
 
     shape: tuple[int, ...]
     sharding: Sharding | None
 
 
 def in_pieces(layout: Layout | None, tree: Tree) -> Tree:
-    """Values of a run, with the pieces of each leaf together."""
+    """The tree with the pieces of each leaf joined."""
 
     def node(value: Tree) -> Tree:
         if layout is None or not is_in_groups(value):
@@ -69,7 +69,7 @@ def in_pieces(layout: Layout | None, tree: Tree) -> Tree:
 
 
 def targets(layout: Layout | None, tree: Tree) -> Tree:
-    """Where the pieces of each leaf of an outline are to be, if it has shapes as on one device."""
+    """The targets of the pieces of each leaf of an outline, whose shapes are as on one device."""
 
     def node(value: Tree) -> Tree:
         if layout is None:
@@ -91,7 +91,7 @@ def targets(layout: Layout | None, tree: Tree) -> Tree:
 
 
 def on_devices(layout: Layout | None, tree: Tree) -> Tree:
-    """`in_pieces` undone."""
+    """The inverse of `in_pieces`."""
 
     def node(value: Tree) -> Tree:
         if layout is None or not is_in_groups(value):
@@ -107,7 +107,7 @@ def on_devices(layout: Layout | None, tree: Tree) -> Tree:
 
 
 class States:
-    """Writes states of a run: in one file, where there is no writer of parts."""
+    """Writes states of a run, in one file if there is no writer of parts."""
 
     def __init__(self, run: Run):
         assert run.checkpoint is not None
@@ -116,9 +116,9 @@ class States:
         self._writer = run.checkpoint.files.writer(peers.processes, peers.rank)
 
     def begin(self, reached: Reached) -> Callable[[], Snapshot]:
-        """Takes over what was reached, in all processes.
+        """Copies the state, in all processes.
 
-        What is left to do is for a thread; it raises an OSError, or gives what process 0 is then to write.
+        Returns a function for a thread, which raises an OSError or returns what process 0 then writes.
         """
         if self._writer is None:
             snapshot = state_files.take(self._run, reached)
@@ -126,13 +126,13 @@ class States:
         return begin(self._run, reached, self._writer, self._folder)
 
     def abandon(self) -> None:
-        """Waits no longer for other processes."""
+        """Stops waiting for other processes."""
         if self._writer is not None:
             self._writer.abandon()
 
 
 def begin(run: Run, reached: Reached, writer: Writer, folder: Path) -> Callable[[], Snapshot]:
-    """Takes over what was reached; see `States.begin`."""
+    """Copies the state; see `States.begin`."""
     place = folder / arrays_name(reached.step, _token(run, folder))
     named = state_files.named_leaves(
         in_pieces(run.layout, Outline(reached.carry, reached.best, reached.safe)._asdict())
@@ -155,7 +155,7 @@ def begin(run: Run, reached: Reached, writer: Writer, folder: Path) -> Callable[
 
 
 def _token(run: Run, folder: Path) -> str:
-    """What process 0 chose; an OSError in all processes where it cannot write."""
+    """The name that process 0 chose; an OSError in all processes if process 0 cannot write."""
     chosen, said = 0, OSError("process 0 cannot write")
     if run.peers.leads:
         try:
@@ -170,7 +170,7 @@ def _token(run: Run, folder: Path) -> str:
 
 
 def _is_large(leaf: Tree) -> bool:
-    """Whether Orbax is to write it, which takes no arrays without numbers."""
+    """Whether Orbax writes this leaf. It does not take empty arrays."""
     return isinstance(leaf, jax.Array) and math.prod(leaf.shape) > 0 and np.ndim(state_files.plain_of(leaf)) > 0
 
 
@@ -178,7 +178,7 @@ def _small(own: Pieces) -> np.ndarray:
     first = own.values[0]
     if math.prod(np.shape(first)) > 0:
         return np.asarray(jax.device_get(first))
-    # Of an array without numbers other processes may have the parts all the same.
+    # This process may have an empty part of an array of which others have numbers.
     shape = first.shape if len(own.values) == 1 else (sum(map(len, own.values)), *first.shape[1:])
     return np.zeros(shape, first.dtype)
 
@@ -205,7 +205,7 @@ class Part(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is to be read for a run, looked at before anything is."""
+    """Plan of what to read for a run, made before anything is read."""
 
     needed: Outline
     kinds: dict[str, str]
@@ -215,7 +215,7 @@ class Plan(NamedTuple):
 
 
 def is_in_parts(content: Content) -> bool:
-    """Whether the arrays of a state are elsewhere than in its file."""
+    """Whether the arrays of a state are outside its file."""
     return "parts" in content.document
 
 
@@ -238,12 +238,12 @@ def plan(run: Run, content: Content, folder: Path) -> Plan:
 
 
 def restored(run: Run, content: Content, folder: Path) -> Reached | str:
-    """What was reached, on the devices of the run; in words what is damaged, in all processes, where something is."""
+    """The state on the devices of the run, or in all processes a description of what is damaged."""
     peers = run.peers
     check_shared_folder(peers, folder)
     found = plan(run, content, folder)
     said, reached = "", None
-    for action in (_check, _read):  # the numbers are not worth reading before all have looked
+    for action in (_check, _read):  # no process reads arrays before all have checked their files
         try:
             reached = action(run, content, found)
         except (ValueError, OSError) as error:
@@ -280,7 +280,7 @@ def _read(run: Run, content: Content, found: Plan) -> Reached:
 
 
 def _shaped(name: str, content: Content, found: Plan, like: Tree) -> Tree:
-    """A leaf without values; its lengths are those that it has, where the run takes any."""
+    """A leaf without values. Where the run takes any length, it has the length in the file."""
     if state_files.ANY not in like.shape:
         return like
     own = found.parts[name] if name in found.parts else content.arrays[name]
@@ -292,7 +292,7 @@ def _large(name: str, found: Plan, rows: RowReader, goal: Pieces) -> Pieces:
     inner = part.shape[1:]
 
     def piece(start: int, target: Target) -> jax.Array:
-        # Keys are numbers with one axis more.
+        # Keys are stored as numbers with one more axis.
         shape = (target.shape[0] if target.shape else part.shape[0], *inner)
         if target.sharding is None:
             numbers: Any = jnp.asarray(rows.read(part.saved, tuple(slice(0, size) for size in shape)))
@@ -304,7 +304,7 @@ def _large(name: str, found: Plan, rows: RowReader, goal: Pieces) -> Pieces:
 
 
 def _placed(leaf: Tree, goal: Pieces) -> Pieces:
-    """A small leaf, which every process has whole."""
+    """A small leaf, whole in every process."""
     if goal.values[0].sharding is None:
         return Pieces((0,), (leaf,))
     rows = [

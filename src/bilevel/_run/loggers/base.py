@@ -128,7 +128,7 @@ class Logger(ABC):
     """Receives the start of a run, each evaluation, events in between, and the end.
 
     The calls of one run come from one thread, in this order. A logger that raises is switched off with a warning, and
-    the run goes on: a run must not depend on its loggers.
+    the run continues: a run must not depend on its loggers.
 
     >>> import bilevel as bl
     >>> class Printed(bl.loggers.Logger):

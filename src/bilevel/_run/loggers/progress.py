@@ -72,7 +72,7 @@ class Progress(Logger):
             if not self._warned:
                 self._warned = True
                 warnings.warn(
-                    f"{self!r} cannot be written ({error}). The run goes on, and each further line is tried.",
+                    f"{self!r} cannot be written ({error}). The run continues, and each further line is tried.",
                     stacklevel=2,
                 )
 
