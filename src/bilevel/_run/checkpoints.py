@@ -1,7 +1,7 @@
 """Formats of checkpoints: `bl.Checkpoint(folder, files=...)` takes `OneFile` or `Orbax`.
 
-With `OneFile`, the default, process 0 writes all of a state into one file. With `Orbax` every process writes what its
-own devices hold, for states that are too large to be gathered on one host. This module adds two things that Orbax does not
+With `OneFile`, the default, process 0 writes a whole state into one file. With `Orbax` every process writes what its
+own devices hold, for states that are too large to gather on one host. This module adds two things that Orbax does not
 have: checksums, which find bits that a disk has flipped, and reading of single rows.
 """
 
@@ -117,17 +117,17 @@ FolderPath = str | os.PathLike[str]
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """Writes the state of a run to a folder. `solve(..., resume=True)` continues from there, whatever ended the process.
+    """Writes the state of a run to a folder, so that `solve(..., resume=True)` can continue it.
 
     How often states are written does not change the run. It only changes how many steps a compiled call takes.
 
     Args:
         folder: of one run; it is made if it does not exist. With `seeds` each has a folder in it: `seed-0`, ...
         seconds: between two states; None = not by time.
-        steps: between two states; None = not by steps. If both are given, whichever comes first.
+        steps: between two states; None = not by steps. If both are given, the earlier counts.
         keep: how many of the newest states stay; more than one, because a disk may damage a file.
-        files: the format, from `bl.checkpoints`: `OneFile()`, which process 0 writes, or `Orbax()`, where each of several
-            processes writes its own part, into a folder that all of them see.
+        files: the format, from `bl.checkpoints`: `OneFile()`, which process 0 writes, or `Orbax()`, where each of
+            several processes writes its own part, into a folder that all of them see.
 
     >>> Checkpoint("run")
     Checkpoint(folder='run', seconds=30.0, steps=None, keep=3, files=OneFile())
@@ -256,8 +256,8 @@ class Meeting:
     """Exchange of texts between processes that write together, in the background. All write in the same order.
 
     A barrier of JAX is a sum over the devices, which the run uses at the same time. A barrier of JAX's coordination
-    service cannot be left before its timeout. So this class polls that service for values: a process whose run has ended
-    leaves at once, and the other processes learn of a failure.
+    service cannot be left before its timeout. So this class polls that service for values: a process whose run has
+    ended leaves at once, and the other processes learn of a failure.
     """
 
     def __init__(self, processes: int, rank: int):

@@ -1,4 +1,4 @@
-"""What bilevel solvers share: how they start, and the moves that a step is made of.
+"""What bilevel solvers share: their start, and the moves of a step.
 
 A solver inherits `EstimatorSolver`, with any hypergradient, or `LinearSystemSolver`, where v is a variable like y. It
 writes `step(problem, state, key) -> (state, info)` in the order that its paper has.
@@ -51,13 +51,13 @@ class BilevelSolver(Solver[Problem]):
     chooses_rates = True
     replays: ClassVar[bool] = False  # whether x moves after lower steps that `Unrolled` can take again
     moves_at_once: ClassVar[bool] = False  # whether x moves by what y and v were before the step
-    compares_points: ClassVar[bool] = False  # whether it looks at the last point of the tasks that a step sees
-    needs_all_tasks: ClassVar[str | None] = None  # why every step must see all of them; None = it need not
+    compares_points: ClassVar[bool] = False  # whether a step uses the last point of its tasks
+    needs_all_tasks: ClassVar[str | None] = None  # why every step must see all tasks; None = it need not
 
     @property
     @abc.abstractmethod
     def estimator(self) -> Hypergradient:
-        """What the implicit term is estimated by."""
+        """The estimator of the implicit term."""
 
     # ------------------------------------------------------------------ starting
 
@@ -69,12 +69,12 @@ class BilevelSolver(Solver[Problem]):
         return Needs(self.upper_lr is None, lower, weights, lower or self.estimator.needs_curvature)
 
     def first_order(self) -> Self:
-        """The same without what only a task that is seen in every step can know; most know nothing of the kind."""
+        """The solver without options that need a task to be in every step; most solvers have none."""
         return self
 
     @property
     def has_chosen_rates(self) -> bool:
-        """Where one was not given, and its `rates` choose it."""
+        """Whether a rate was not given, so that `rates` choose it."""
         return self.rates.chooses and (self.needs.upper or self.needs.lower or self.needs.weights)
 
     @property
@@ -83,7 +83,7 @@ class BilevelSolver(Solver[Problem]):
         return self.upper_rule or self.rates.upper_rule or optax.sgd
 
     def check_kind(self, problem: object) -> None:
-        """With options that are what they must be: which tasks it sees is told by one of them."""
+        """Checks the options first, because one of them says which tasks it sees."""
         check_objects(self)
         super().check_kind(problem)
 
@@ -92,8 +92,8 @@ class BilevelSolver(Solver[Problem]):
         check_options(self, problem)
 
     def stepper(self) -> Solver:
-        """Itself, or a wrapper that shows it the tasks that its sampling draws."""
-        from bilevel.solvers._base.fresh_tasks import FreshTasks  # which know what they wrap
+        """The solver, or a wrapper that shows it the tasks that its sampling draws."""
+        from bilevel.solvers._base.fresh_tasks import FreshTasks  # they import this module
         from bilevel.solvers._base.some_tasks import SomeTasks
 
         if self.sampling.fresh:
@@ -107,11 +107,11 @@ class BilevelSolver(Solver[Problem]):
         return self.started(problem, first, self.rates.init(problem, point, self.needs, keys[0], steps), keys)
 
     def start_keys(self, key: jax.Array) -> jax.Array:
-        """What the rates, v and the memory of the first state draw from."""
+        """The keys of the rates, v and the memory of the first state."""
         return jax.random.split(jax.random.fold_in(key, 1), 3)
 
     def first(self, problem: Problem, x: Tree, y: PerTask[Tree]) -> State:
-        """The first state as far as it needs nothing measured."""
+        """The part of the first state that needs no measurement."""
         dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(x)), jnp.float32)
         return State(jnp.zeros((), jnp.int32), x, y, *self.weighting.init(problem.size, dtype))
 
@@ -144,7 +144,7 @@ class BilevelSolver(Solver[Problem]):
         return state._replace(rates=self.rates.refresh(problem, point, state.rates, key, iterations))
 
     def with_scaled_rates(self, factor: float) -> Self:
-        """What was given times a factor, and what is chosen too, where anything is."""
+        """Given rates times a factor, and automatic rates too, if there are any."""
         given = super().with_scaled_rates(factor) or self
         if not (self.needs.upper or self.needs.lower or self.needs.weights):
             return given
@@ -157,7 +157,7 @@ class BilevelSolver(Solver[Problem]):
         """One step of all tasks of a problem, in the order that the method's paper has."""
 
     def with_last_point(self, state: State, last: LastPoint) -> State:
-        """The state of some tasks, in which the last point is this; for solvers that compare points."""
+        """The state of some tasks with this last point; for solvers that compare points."""
         return state
 
     # ------------------------------------------------------------------ the moves of a step

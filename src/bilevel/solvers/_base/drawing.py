@@ -1,11 +1,11 @@
-"""Which tasks a step draws of each group: on several devices, equally many of those of each.
+"""Draws of a step's tasks from each group; on several devices, equally many from each device.
 
-The tasks of a group that is spread over D devices are D parts. Each has an urn of its own, from which a D-th of the
-draws of the group is made: so devices have equally much to do, and what a step takes out of them stays on them. With
-the share of a task in the draw of its part all estimates are unbiased, as the parts together are the group.
+The tasks of a group on D devices form D parts. Each part has its own urn, from which a D-th of the group's draws is
+made: so all devices have equal work, and rows stay on their device. Estimates use the share of a task in the draw of
+its part. They are unbiased, because the parts together are the group.
 
-Urns, as the weights, are whole on every device, which draws for all: that costs what it does on one device, and saves a
-message before every step.
+Every device holds all urns and the weights, and draws for all devices. That costs what it costs on one device, and
+saves a message before every step.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from bilevel.solvers.sampling import Draw, Sampling
 
 
 def counts(sampling: Sampling, problem: BaseProblem) -> tuple[int, ...]:
-    """How many tasks a step sees of each group: what the sampling says, rounded up to as many of every part."""
+    """The number of tasks of each group in a step: that of the sampling, rounded up to equally many of every part."""
     wanted = sampling.counts([group.size for group in problem.groups])
     parts = [parts_of(group.on) for group in problem.groups]
     return tuple(-(-count // part) * part for count, part in zip(wanted, parts, strict=True))
 
 
 def parts(problem: BaseProblem) -> int:
-    """In how many parts the groups are that are in most."""
+    """The largest number of parts of any group."""
     return max(parts_of(group.on) for group in problem.groups)
 
 
 def fill(sampling: Sampling, problem: BaseProblem, counted: jax.Array, key: jax.Array) -> Everywhere[Tree]:
-    """The urns of tasks that count so much."""
+    """The urns for tasks with these shares."""
 
     def one(number: int, group: Group, weights: jax.Array, count: int) -> Tree:
         own = jax.random.fold_in(key, number)
@@ -59,7 +59,7 @@ def refill(sampling: Sampling, problem: BaseProblem, urns: Everywhere[Tree], cou
 
 
 def draw(sampling: Sampling, group: Group, urn: Tree, weights: jax.Array, count: int, key: jax.Array) -> Draw:
-    """Places of a group, those of its first device first; of the weights only the dtype matters."""
+    """Drawn places of a group, those of its first device first. Of the weights only the dtype is used."""
     some = weights[: group.size]
     found = _in_parts(lambda u, w, k, n: sampling.draw(u, w, n, k), group, count, (urn, some), key)
     size, of_each = group.size // parts_of(group.on), count // parts_of(group.on)
@@ -80,7 +80,7 @@ def _in_parts(function: Callable, group: Group, count: int, rows: tuple, key: ja
 
 
 def check_devices(sampling: Sampling, sizes: Sequence[int], devices: int) -> None:
-    """Raises where tasks of groups of these sizes cannot be drawn on so many devices."""
+    """Raises if groups of these sizes are too small for draws on this many devices."""
     least = sum(devices * (size >= devices) + (size % devices > 0) for size in sizes)
     asked = sum(sampling.counts(sizes))
     if asked < least:

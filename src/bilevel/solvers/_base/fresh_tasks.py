@@ -1,9 +1,8 @@
-"""A solver that sees new tasks in a step: its own step, on tasks that are brought up to date first and then forgotten.
+"""Wrapper of a solver for new tasks: a step fits their y, makes the solver's step, and drops the tasks.
 
-A run wraps its solver once, in `FreshTasks`. What a step does, line by line: `bl.sampling.Fresh`. The state of
-such a run holds what is shared; in `rates`, as many rows as a step has tasks, of which only the directions in which
-curvature was found are of use to the next tasks; and y of the tasks that the run is evaluated on, where they start.
-These do not move.
+A run wraps its solver once, in `FreshTasks`. `bl.sampling.Fresh` explains a step line by line. The state of such a run
+holds what is shared; in `rates`, one row for each task of a step, of which the next tasks reuse only the directions of
+largest curvature; and the starting y of the tasks that the run is evaluated on, which does not move.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from bilevel.solvers.sampling import All, Fresh
 from bilevel.weightings import Average
 from bilevel.weightings.base import uniform
 
-POWER_ITERATIONS = 4  # on a new task, from the direction that was found in the last one at its place
-LEAST_MEASURED = 3  # iterations of a measurement: its tasks are new, and nothing is known of them
+POWER_ITERATIONS = 4  # power iterations on a new task, from the direction of the last task in its place
+LEAST_MEASURED = 3  # power iterations of a measurement, as nothing is known about new tasks
 
 
 @part
 class Standing(Constraint):
-    """The set {x}: a step on it moves what belongs to tasks. What would have moved x is then not computed."""
+    """The set {x}: a step on it moves only values of tasks. The compiler then drops the direction of x."""
 
     x: Tree = leaf()
 
@@ -48,7 +47,7 @@ class Standing(Constraint):
 
 @part
 class AtStart(Scaled):
-    """Rates with lower rates as in a first step: those of a run may fall to zero, and a new task has its way to go."""
+    """Rates whose lower rates are those of step 0: those of a run may fall to zero, but a new task starts anew."""
 
     def lower(self, problem: Problem, state: RatesState, step: jax.Array) -> PerTask[jax.Array]:
         """beta_i of step 0."""
@@ -64,7 +63,7 @@ class Drawn(NamedTuple):
 
 @part
 class FreshTasks(Solver):
-    """A bilevel solver whose steps see new tasks of a distribution, and no others."""
+    """A bilevel solver whose steps see only new tasks of a distribution."""
 
     solver: BilevelSolver
 
@@ -75,7 +74,7 @@ class FreshTasks(Solver):
 
     @property
     def needs(self) -> Needs:
-        """Those of the solver, without a rate of weights: every step weighs its tasks anew."""
+        """The needs of the solver, without a rate of weights: every step computes new weights."""
         return self.solver.needs._replace(weights=False)
 
     @property
@@ -85,7 +84,7 @@ class FreshTasks(Solver):
 
     @property
     def sampling(self) -> Fresh:
-        """How many tasks a step sees, and how they are brought up to date."""
+        """The number of tasks of a step, and how their y is fitted."""
         return self.solver.sampling  # type: ignore[return-value]
 
     @property
@@ -109,7 +108,7 @@ class FreshTasks(Solver):
         return problem.distribution.fresh(problem, key, self.sampling.tasks)
 
     def begin_step(self, problem: Problem, state: State, key: jax.Array) -> Drawn:
-        """New tasks, brought up to date at the x of the state."""
+        """New tasks with y fitted to the x of the state."""
         draw_key, start_key, curve_key, key = jax.random.split(key, 4)
         drawn, own = self.new_tasks(problem, draw_key), self.plain
         y = spread(state.y, drawn.size)
@@ -133,7 +132,7 @@ class FreshTasks(Solver):
         losses = looked_at(drawn, there, look_key).astype(state.weights.dtype)
         weights, carried = self.solver.weighting.weigh_draw(losses, state.sampling)
         after, info = self.plain.step(drawn, there._replace(weights=weights), key)
-        # Nothing is told of the tasks of the evaluation, which the step did not see; their rates are of its size.
+        # The step did not see the tasks of the evaluation; their rates only fill the shape.
         rate = jnp.full(problem.size, jnp.max(info.lower_rate))
         after = _kept(after)._replace(y=state.y, weights=state.weights, sampling=carried)
         return after, info._replace(lower_rate=rate)
@@ -169,13 +168,13 @@ def spread(y: PerTask[Tree], count: int) -> PerTask[Tree]:
 def _remeasured(
     problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array, known: PerTask[LowerCurvature]
 ) -> PerTask[LowerCurvature]:
-    """The curvature of new tasks: like tasks are curved in like directions, and as much as each is."""
+    """The curvature of new tasks. Like tasks share directions of curvature; the values are their own."""
 
     def one(task: TaskView, y: Tree, key: jax.Array, known: LowerCurvature) -> LowerCurvature:
         sample = task.draw(key)
         product = lambda v: hessian_product(task.lower, x, y, v, sample)  # noqa: E731
         value, vector = linear.power_iteration(product, known.vector, POWER_ITERATIONS)
-        # A flat start leaves no direction to go on from.
+        # A flat start leaves no direction to continue from.
         vector = jax.tree.map(lambda new, generic: jnp.where(value > 0, new, generic), vector, pytrees.generic(y))
         value = value.astype(known.value.dtype)
         return LowerCurvature(value, vector, value)
@@ -206,6 +205,6 @@ def looked_at(problem: Problem, state: State, key: jax.Array) -> jax.Array:
 
 
 def _kept(state: State) -> State:
-    """What of a state of new tasks goes on."""
+    """The parts of a state of new tasks that the next step uses."""
     memory = Halves.of(state._replace(weights=(), weighting=())).shared.memory
     return state._replace(lower=(), v=(), weighting=(), memory=memory)

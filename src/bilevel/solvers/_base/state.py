@@ -1,4 +1,4 @@
-"""Where a run is: the state that every solver has, and what a step reports.
+"""`State`, which all solvers share, and `Info`, which a step reports.
 
 A state is in two halves. What belongs to tasks has one row per task: `PerTask` and `InOrder` values (y, its optimisers,
 v, tables, curvatures) wherever they are, and the weights and what their weighting carries. All else is shared: x, its
@@ -20,7 +20,7 @@ from bilevel.problem.problem import BaseProblem
 
 
 class State(NamedTuple, Generic[X, Y]):
-    """Where a run is; a solver leaves empty what it does not carry."""
+    """The state of a solver. Fields that it does not use stay empty."""
 
     step: jax.Array  # k
     x: X
@@ -36,7 +36,7 @@ class State(NamedTuple, Generic[X, Y]):
 
 
 class Info(NamedTuple):
-    """What a step saw."""
+    """Report of one step."""
 
     losses: jax.Array  # f_i on the step's sample, of the tasks that it saw, group by group where these are some only
     direction_norm: jax.Array

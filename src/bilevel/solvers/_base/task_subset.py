@@ -1,9 +1,9 @@
-"""Some of a problem's tasks: taken out of what belongs to tasks, and put back.
+"""Subsets of a problem's tasks: takes their rows out of a state, and puts them back.
 
-`Rows` takes equally many tasks of every group in every step, and is what `SomeTasks` draws. `Chosen` takes any tasks.
-Of one group, those chosen are a problem of their own, and only they are computed. Of several groups, all are computed
-and those not chosen count for nothing: how many of each group are chosen differs from step to step, and compiled shapes
-cannot.
+`Rows` takes the same number of tasks of every group in every step; `SomeTasks` draws it. `Chosen` takes any tasks. In a
+problem of one group the chosen tasks form a problem, and only they are computed. With several groups all tasks are
+computed, and those not chosen have weight 0: the number chosen from a group differs from step to step, and compiled
+shapes cannot.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class Chosen(Generic[P]):
         group, *others = problem.groups
         if others:
             return cls(problem, jnp.zeros(problem.size, dtype).at[index].set(1), None, count)
-        # One group holds all tasks in their order, so that a task's number is its place. To what is compiled only the
-        # number of names matters.
+        # One group holds all tasks in their order, so that a task's number is its place. Compiled programs depend only
+        # on the number of names.
         few = problem.replace(groups=(group.chosen(index),), names=Names(problem.names[:count]))
         return cls(few, jnp.ones(count, dtype), index, count)
 
     def take(self, values: Tree) -> Tree:
-        """The rows of the tasks of `problem`, from what has one row for every task."""
+        """The rows of the tasks of `problem`, from values with one row for every task."""
         return values if self.index is None else pytrees.index(values, self.index)
 
     def put(self, old: Tree, new: Tree) -> Tree:
@@ -85,7 +85,7 @@ def _where(mask: jax.Array, old: Tree, new: Tree) -> Tree:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["places", "numbers"], meta_fields=["on"])
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Which tasks: of a group that is spread over devices equally many of each, those of the first device first."""
+    """Places of tasks; in a group on several devices equally many of each, those of the first device first."""
 
     places: PerTask[jax.Array]  # in their groups
     numbers: jax.Array  # in the problem, group by group
@@ -98,26 +98,26 @@ class Rows:
         return cls(places, jnp.concatenate(numbers), tuple(group.on for group in problem.groups))
 
     def problem(self, whole: Problem) -> Problem:
-        """These tasks, as a problem of their own; they draw what they draw among all."""
+        """These tasks as a problem. Their keys, and so their draws, are those in the whole problem."""
         return self._problem(whole, Group.chosen)
 
     def problem_with_held_out_rows(self, whole: Problem) -> Problem:
-        """The same for an evaluation."""
+        """The same problem with held-out rows, for an evaluation."""
         return self._problem(whole, Group.chosen_whole)
 
     def _problem(self, whole: Problem, choose: Callable[[Group, jax.Array], Group]) -> Problem:
         groups = tuple(choose(group, index) for group, index in zip(whole.groups, self.places, strict=True))
-        # To what is compiled only the number of names matters.
+        # Compiled programs depend only on the number of names.
         return whole.replace(groups=groups, place=None, names=Names(whole.names[: len(self.numbers)]))
 
     def take(self, tree: Tree) -> Tree:
-        """The same with the rows of these tasks only, where something belongs to tasks."""
+        """The tree with only the rows of these tasks in values of tasks."""
         return jax.tree.map(self._taken, tree, is_leaf=is_of_tasks)
 
     def put(self, old: Tree, taken: Tree, new: Tree) -> Tree:
-        """The new values, and in what belongs to tasks the new rows among the old ones.
+        """The new values. Values of tasks get the new rows among the old ones.
 
-        What a step left as it was taken is not written: `new` is `taken` there.
+        Leaves that the step did not change (`new` is `taken`) are not written.
         """
         return jax.tree.map(self._put, old, taken, new, is_leaf=is_of_tasks)
 
