@@ -216,7 +216,7 @@ def test_a_run_whose_states_cannot_be_written_ends_with_its_result(number, tmp_p
 
 def test_a_disk_that_has_room_again_is_written_to(tmp_path, monkeypatch):
     failing(monkeypatch, errno.ENOSPC, until=2)
-    with pytest.warns(RuntimeWarning, match="The run goes on") as caught:
+    with pytest.warns(RuntimeWarning, match="The run continues") as caught:
         solve(checkpoint=bl.Checkpoint(tmp_path, steps=5))
     assert len(caught) == 1
     assert same(solve(checkpoint=tmp_path, resume=True), solve())

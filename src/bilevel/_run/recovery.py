@@ -57,7 +57,7 @@ def respond(run: Run, reached: Reached, last: Carry, broken: Carry) -> Reached:
     if factor is not None and run.solver.with_scaled_rates(factor) is None:
         factor, said = None, f"{said} {_UNKNOWN_RATES}"
     elif factor is None and before:
-        said = f"{said} It had been resumed {len(before)} times, with rates down to {reached.scale:.3g} of the first."
+        said = f"{said} It had gone back {len(before)} times, with rates down to {reached.scale:.3g} of the first."
     if factor is None:
         message = f"{said} {_advice(run, found, broken.info)} {_held(run, reached, last)}"
         event = Divergence(step, task, found.quantity, message)

@@ -125,7 +125,7 @@ def test_where_smaller_rates_cannot_help_it_ends_by_itself(calm):
     steps = 20_000
     result = diverge(problem, solver, SmallerRates(tries=3), steps=steps)
     assert [event.factor for event in result.divergences] == [0.5, 0.5, 0.5, None]
-    assert "gone on 3 times, with rates down to 0.125 of the first" in result.message
+    assert "gone back 3 times, with rates down to 0.125 of the first" in result.message
     assert result.steps < steps
     assert np.isfinite(result.x)
     assert np.isfinite(result.best.worst)

@@ -123,7 +123,7 @@ class FreshTasks(Solver):
             is_leaf=lambda node: node is None or is_of_tasks(node),
         )
         there = begun._replace(step=state.step, x=state.x, upper=state.upper, rates=rates, memory=memory)
-        return Drawn(drawn, caught_up(own, drawn, there, key, self.sampling.catch_up))
+        return Drawn(drawn, after_lower_steps(own, drawn, there, key, self.sampling.catch_up))
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """A whole step."""
@@ -157,7 +157,7 @@ class FreshTasks(Solver):
         start_key, key = jax.random.split(jax.random.key(0))
         own, there = self.plain, problem.replace(distribution=None)
         state = own.start(there, x, y, start_key, jnp.ones((), jnp.int32))
-        return caught_up(own, there, state, key, self.sampling.catch_up + 1).y
+        return after_lower_steps(own, there, state, key, self.sampling.catch_up + 1).y
 
 
 def spread(y: PerTask[Tree], count: int) -> PerTask[Tree]:
@@ -182,7 +182,7 @@ def _remeasured(
     return problem.each(one, y, problem.keys(key), known)
 
 
-def caught_up(own: BilevelSolver, problem: Problem, state: State, key: jax.Array, steps: int) -> State:
+def after_lower_steps(own: BilevelSolver, problem: Problem, state: State, key: jax.Array, steps: int) -> State:
     """What belongs to tasks after the solver's own steps at a fixed x; what is shared stays as it is."""
     here = problem.replace(constraint=Standing(state.x))
     still = own.replace(rates=AtStart(own.rates, 1.0))

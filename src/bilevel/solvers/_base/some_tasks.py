@@ -238,9 +238,9 @@ class SomeTasks(Solver):
         own = self.solver.replace(weighting=Average())
         if sum(self.counts(problem)) < problem.size:
             own = own.replace(rates=SeenRarely(own.rates, 1.0))
-        more = steps_at_a_visit(self.solver, problem.size, tasks.size)
+        more = extra_lower_steps(self.solver, problem.size, tasks.size)
         if more:
-            start = caught_up(own, tasks, small, key, more)
+            start = after_extra_lower_steps(own, tasks, small, key, more)
         if last is not None:
             start = self.solver.with_last_point(start, last.of(*seen, carried.counted, state.step))
             last = last.see(seen.rows, state.step)
@@ -320,13 +320,13 @@ def spread(values: Tree, problem: Problem, seen: Seen) -> Tree:
     return seen.rows.put(filled, filled, values)
 
 
-def steps_at_a_visit(solver: BilevelSolver, tasks: int, drawn: int) -> int:
+def extra_lower_steps(solver: BilevelSolver, tasks: int, drawn: int) -> int:
     """How many lower steps a task takes before the solver's own, where a step sees some of the tasks."""
     rarely = tasks >= RARELY * drawn
     return STEPS if rarely and solver.needs.lower and solver.rates.chooses and not solver.compares_points else 0
 
 
-def caught_up(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array, steps: int) -> State:
+def after_extra_lower_steps(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array, steps: int) -> State:
     """The state of the tasks of a step after these lower steps."""
     samples = draw_steps(problem, jax.random.fold_in(key, KEY), steps)
 
