@@ -118,7 +118,7 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, solver: Solver, problem: BaseProblem, layout: Layout | None = None) -> Part | None:
-        """None = all."""
+        """The part to evaluate; None = all tasks."""
         if not isinstance(solver, SomeTasks) or problem.size <= FIXED + HEAVY:
             return None
         sizes = [group.size for group in problem.groups]
@@ -134,7 +134,7 @@ class Part(NamedTuple):
         return np.sort(np.concatenate([ids[places] for ids, places in zip(self.ids, self.fixed, strict=True)]))
 
     def places(self, weights: np.ndarray) -> list[np.ndarray]:
-        """Of the fixed tasks of every group, and after them of its heavy ones."""
+        """The places of every group's fixed tasks, followed by its heavy ones."""
         found = []
         for ids, fixed, count in zip(self.ids, self.fixed, self.heavy, strict=True):
             own = np.array(weights[ids])
@@ -216,7 +216,7 @@ ROLES = ("validation", "selection", "test")
 
 
 def read(metrics: Mapping[str, Metric] | None, problem: BaseProblem) -> Metrics:
-    """What `solve(metrics=...)` got, checked."""
+    """The metrics of `solve(metrics=...)`, checked."""
     if metrics is None:
         return ()
     if not isinstance(metrics, Mapping):

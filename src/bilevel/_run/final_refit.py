@@ -92,7 +92,7 @@ def _by_threads(
 
 @jax.jit
 def _joined(problem: Problem, groups: Sequence[Found]) -> list[Visit]:
-    """Of all groups."""
+    """Joins the outcomes of all groups."""
 
     def one(*found: tuple[Tree, dict[str, jax.Array]]) -> Visit:
         y, losses = zip(*found, strict=True)
@@ -113,7 +113,7 @@ def _of_group(
     roles: tuple[str, ...],
     metrics: Metrics,
 ) -> Found:
-    """Of the tasks at these places of a group, or of all."""
+    """Refits the tasks at these places of a group, or all."""
 
     def one(train: Source, *given: Tree) -> Found:
         rows = dict(zip(roles, given, strict=False))

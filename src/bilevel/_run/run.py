@@ -114,7 +114,7 @@ class Run:
 
     @functools.cached_property
     def stepper(self) -> Solver:
-        """What takes the steps: the solver, or a wrapper that shows it some of the tasks."""
+        """The object whose `step` the run calls: the solver, or a wrapper that shows it some of the tasks."""
         return self.solver.stepper()
 
     @property

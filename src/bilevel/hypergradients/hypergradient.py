@@ -1,4 +1,4 @@
-"""What an estimator is, and the implicit surrogate that most of them share."""
+"""`Hypergradient`, the base of estimators, and the implicit surrogate that most of them share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Hypergradient(abc.ABC):
         """Raises where an argument makes no sense."""
 
     def init(self, task: TaskView, x: Tree, y: Tree, sample: UpperSample) -> Tree:
-        """What is carried from step to step; for most, nothing."""
+        """The first state of the estimator; for most, empty."""
         return ()
 
     def prepare(self, task: TaskView, x: Tree, y: Tree, state: Tree, sample: UpperSample) -> Tree:
@@ -58,7 +58,7 @@ class LinearSolution(NamedTuple):
 
 
 class Implicit(Hypergradient):
-    """What estimators of v ~ A^-1 f_y inherit; their state has a field `v`."""
+    """The base of estimators of v ~ A^-1 f_y; their state has a field `v`."""
 
     def surrogate(self, task: TaskView, x: Tree, y: Tree, state: Tree, sample: UpperSample) -> jax.Array:
         """f(x, y) - <grad_y g(x, y), v>, with the value of its second term taken out again."""

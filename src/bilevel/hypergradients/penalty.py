@@ -62,7 +62,7 @@ class Penalty(Hypergradient):
         return self.gradient_error
 
     def check(self) -> None:
-        """All positive."""
+        """Raises unless all numbers are positive."""
         if not callable(self.strength):
             values.positive("strength", self.strength, of="Penalty")
         values.positive("lr", self.lr, of="Penalty", none="chosen and kept up to date")

@@ -43,7 +43,7 @@ class Tracked(Implicit):
 
     @property
     def needs_curvature(self) -> bool:  # type: ignore[override]
-        """Only where the step is not given."""
+        """Whether the step is not given."""
         return self.lr is None
 
     def check(self) -> None:

@@ -23,7 +23,7 @@ from bilevel.problem.problem import Problem
 
 
 class Point(NamedTuple):
-    """All that the upper level depends on besides the sample.
+    """Everything but the sample that the upper level depends on.
 
     A tracker evaluates one oracle at two points on one sample, so that the weights and the estimator's state of each
     time belong to the point too: otherwise its recursion does not telescope.
@@ -52,7 +52,7 @@ class Residuals(NamedTuple):
 
 
 class Upper(NamedTuple):
-    """How the upper level of a problem is evaluated."""
+    """Evaluates the upper level of a problem."""
 
     problem: Problem
     hypergradient: Hypergradient

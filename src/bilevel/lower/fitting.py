@@ -24,7 +24,7 @@ from bilevel.problem.group import TaskView
 
 
 class Place(NamedTuple):
-    """Where the fit of one task is."""
+    """State of the fit of one task."""
 
     y: Tree
     value: jax.Array

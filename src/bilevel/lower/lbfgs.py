@@ -16,7 +16,7 @@ from bilevel.problem.group import TaskView
 
 
 class Place(NamedTuple):
-    """Where the method is."""
+    """State of the method."""
 
     step: jax.Array
     y: Tree

@@ -38,11 +38,11 @@ class Move(abc.ABC):
     needs_curvature: bool = False  # whether its rate is one over the curvature L_i, which the solver then follows
 
     def init(self, y: Tree) -> Tree:
-        """What is known of a lower problem before the first step."""
+        """The model of a lower problem before the first step."""
         return ()
 
     def learn(self, task: TaskView, x: Tree, y: Tree, sample: Sample, known: Tree, moved: jax.Array) -> Tree:
-        """What is known after a look at a batch; `moved` is how far x went in the last step, relative to its size."""
+        """The model after a batch; `moved` is the length of x's last step, relative to the size of x."""
         return known
 
     @abc.abstractmethod
@@ -62,7 +62,7 @@ class Gradient(Move):
 
 
 class Running(NamedTuple):
-    """What is known of one lower problem."""
+    """Model of one lower problem."""
 
     A: jax.Array
     looks: jax.Array
@@ -79,7 +79,7 @@ class RunningHessian(Move):
     """
 
     def init(self, y: Tree) -> Running:
-        """Nothing."""
+        """No model."""
         flat, _ = ravel_pytree(y)
         zero = jnp.zeros((), flat.dtype)
         return Running(jnp.zeros((flat.size, flat.size), flat.dtype), jnp.zeros((), jnp.int32), zero)

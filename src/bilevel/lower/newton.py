@@ -35,7 +35,7 @@ SUFFICIENT = 1e-4  # the fraction of the predicted decrease that a step must ach
 
 
 class Place(NamedTuple):
-    """Where Newton's method is; y is flat."""
+    """State of Newton's method; y is flat."""
 
     step: jax.Array
     y: jax.Array

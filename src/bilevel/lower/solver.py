@@ -1,4 +1,4 @@
-"""What solves a lower problem to tolerance."""
+"""`LowerSolver`, the base of methods that solve a lower problem to tolerance."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bilevel.problem.group import TaskView
 
 
 class Solved(NamedTuple):
-    """One lower problem, solved."""
+    """Solution of one lower problem."""
 
     y: Tree
-    before: Tree  # y before the last step: what a loss changed along it is about what it may still change
+    before: Tree  # y before the last step; the change of a loss in that step estimates its remaining error
     error: jax.Array  # about |y - y*|
     converged: jax.Array
     passes: jax.Array  # gradients over all rows that it took; a Hessian counts as one for each of its columns

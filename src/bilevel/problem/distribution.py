@@ -90,7 +90,7 @@ class TaskDistribution:
             )
 
     def parameters(self, key: jax.Array, count: int) -> Tree:
-        """Those of `count` tasks, on a leading axis."""
+        """The parameters of `count` tasks, on a leading axis."""
         return jax.tree.map(jnp.asarray, jax.vmap(self.draw)(jax.random.split(key, count)))
 
     def sample(self, count: int, seed: int) -> TaskStack:
@@ -104,7 +104,7 @@ class TaskDistribution:
         return Task.stack(train=train, validation=validation, selection=selection, test=test)
 
     def fresh(self, problem: Problem, key: jax.Array, count: int) -> Problem:
-        """The same problem with `count` new tasks, and these only."""
+        """The problem with `count` new tasks, and no others."""
         (group,) = problem.groups
         own = self.parameters(key, count)
         rows = {role: dataclasses.replace(getattr(group, role), parameters=own) for role in STEPPED}

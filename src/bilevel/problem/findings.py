@@ -1,4 +1,4 @@
-"""What is wrong with a problem at a starting point: one list of checks, each of which yields findings.
+"""Checks of a problem at a starting point. Each check yields findings.
 
 `solve` raises the first fault, before any long work; `check_problem` lists them all.
 """
@@ -198,7 +198,7 @@ def in_losses(problem: BaseProblem, x: Tree, y: PerTask[Tree]) -> Iterator[Probl
 
 
 def _in_shapes(problem: BaseProblem, group: Group, x: Tree, y: Tree) -> Iterator[ProblemFinding]:
-    """What the functions of a group return, found by tracing them; nothing is computed."""
+    """Checks the outputs of a group's functions by tracing; nothing is computed."""
     levels = [(getattr(group, level), group.source(level), problem.calls[level]) for level in LEVELS]
     for role in ("selection", "test"):
         if getattr(group, role) is not None:

@@ -15,7 +15,7 @@ from bilevel.problem.sources import Sample, Source
 
 
 class UpperSample(NamedTuple):
-    """What an evaluation of the upper level draws: rows for f, rows for g, and a key for whatever else."""
+    """Sample of an evaluation of the upper level: rows for f, rows for g, and a key for other draws."""
 
     upper: Sample
     lower: Sample
@@ -66,7 +66,7 @@ class Group:
         return self.ids.shape[0]
 
     def source(self, level: str) -> Source:
-        """Where the rows of a level are: validation rows for "upper", training rows for "lower"."""
+        """The rows of a level: validation rows for "upper", training rows for "lower"."""
         return self.validation if level == "upper" else self.train
 
     def equal_sizes(self, level: str) -> bool:
@@ -98,14 +98,14 @@ class Group:
         )
 
     def chosen(self, index: jax.Array) -> Group:
-        """Only the tasks at these places of the group, which may be traced; without starts and held-out rows.
+        """The group of the tasks at these places, which may be traced, without starts and held-out rows.
 
         Of a group that is spread over devices, equally many of each, which stand together: they stay where they are.
         """
         return self._chosen(index, ("train", "validation"))
 
     def chosen_whole(self, index: jax.Array) -> Group:
-        """The same with their held-out rows, for an evaluation."""
+        """`chosen` with held-out rows, for an evaluation."""
         return self._chosen(index, ("train", "validation", "selection", "test"))
 
     def _chosen(self, index: jax.Array, roles: tuple[str, ...]) -> Group:
@@ -115,7 +115,7 @@ class Group:
         return dataclasses.replace(self, **few, ids=self.ids[index], y=None)
 
     def in_memory(self) -> Group:
-        """The same with the rows of a loader in memory."""
+        """The group with the rows of a loader read into memory."""
         return dataclasses.replace(self, **self.train.roles_in_memory())
 
     def keys(self, key: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Where a run starts: x as arrays, and one y per task, from whatever form the user gave."""
+"""Starting points of a run: x as arrays, and one y per task, from any form that the user gave."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _check_all_is_trained(point: Tree, name: str) -> None:
 
 
 def _of_torch(value: Tree) -> str:
-    """What to do with a module of PyTorch, which JAX cannot differentiate."""
+    """Advice for a module of PyTorch, which JAX cannot differentiate."""
     if not hasattr(value, "named_parameters"):
         return ""
     return (

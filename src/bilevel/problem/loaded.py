@@ -1,4 +1,4 @@
-"""Tasks whose rows a loader reads: a step that draws some of them asks for the rows of these.
+"""Tasks whose rows come from a loader: a step that draws some tasks asks for their rows.
 
 A dataset is anything with `len(dataset)` and `dataset[i]`, which gives task i: a `MapDataset` of grain, a `Dataset` of
 PyTorch or of Hugging Face, an object of your own. Task i must be the same whenever it is asked for. Then there is no
@@ -30,7 +30,7 @@ from bilevel.problem.task import ROLES, Task
 
 @part
 class Loaded(Source):
-    """Tasks with equally many rows, which are read where they are asked for: of all tasks of a group at once.
+    """Tasks with equally many rows, read on demand, for all tasks of a group at once.
 
     That is right for the tasks of a step, `chosen`. Where every step sees all tasks, `roles_in_memory` reads them once.
     """
@@ -77,11 +77,11 @@ class Loaded(Source):
         return {role: Arrays(data, jax.tree.leaves(data)[0].shape[1]) for role, data in whole.items()}
 
     def block_size(self, tasks: int, devices: int = 1) -> int | None:
-        """However few they are, so that they are read once for all that is asked of them."""
+        """All tasks, however few, so that they are read only once."""
         return min(block_of_bytes(self.reader.task_bytes), tasks // devices)
 
     def _read(self, numbers: jax.Array) -> Batch:
-        """Under `vmap` too: the host is asked once, for the tasks of all lanes."""
+        """The rows; under `vmap` the host is asked once, for the tasks of all runs."""
 
         def of_tasks(one: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((*numbers.shape, *one.shape), one.dtype)
@@ -151,7 +151,7 @@ class Reader:
         self._recent: collections.OrderedDict[bytes, Future[Rows]] = collections.OrderedDict()
 
     def __getstate__(self) -> dict[str, object]:
-        """What another process needs to read the same tasks, if the dataset can be sent there."""
+        """The state that another process needs to read the same tasks, if the dataset can be sent there."""
         return {"dataset": self.dataset, "threads": self.threads, "outline": self.outline}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -160,7 +160,7 @@ class Reader:
 
     @property
     def task_bytes(self) -> int:
-        """How much one task is."""
+        """The bytes of one task."""
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.outline))
 
     def rows(self, role: str, numbers: ArrayLike) -> Tree:
@@ -189,7 +189,7 @@ class Reader:
         return found.result()
 
     def _most_recent(self) -> int:
-        """How many readings are kept: more of them where they are small."""
+        """The number of readings to keep; more of them if they are small."""
         least, most = RECENT
         largest = max(len(key) // 4 for key in self._recent) * self.task_bytes  # numbers have four bytes
         return min(most, max(least, RECENT_BYTES // max(largest, 1)))
@@ -210,7 +210,7 @@ class Reader:
         return jax.tree.unflatten(structure, stacked)
 
     def _given(self, numbers: list[int]) -> Iterator[Task | Rows]:
-        """What the dataset has at some numbers; what it raises names the task."""
+        """The items of the dataset at these numbers; errors name the task."""
         said = f"one of the tasks {', '.join(map(str, numbers[:5]))}{', ...' * (len(numbers) > 5)}"
         try:
             many: Callable[[list[int]], Sequence[Data]] | None = getattr(self.dataset, "__getitems__", None)
@@ -235,7 +235,7 @@ class Reader:
 
 
 class Window:
-    """What one run has had read ahead: the tasks of its coming steps, in their order."""
+    """Prefetched tasks of one run: those of its coming steps, in order."""
 
     def __init__(self, reader: Reader):
         self._reader = reader
@@ -245,7 +245,7 @@ class Window:
         reader._windows.append(self)
 
     def plan(self, draws: Sequence[np.ndarray]) -> None:
-        """The tasks of the coming steps; what is read of these already is kept."""
+        """Sets the tasks of the coming steps; rows that are read already stay."""
         keys = {numbers.tobytes() for numbers in draws}
         with self._reader._lock:
             for key in [key for key in self._reading if key not in keys]:
@@ -254,7 +254,7 @@ class Window:
             self._go_on()
 
     def taken(self, key: bytes) -> Future[Rows] | None:
-        """What was read for a step, which makes room for others; the caller has the lock."""
+        """The rows read for a step, removed from the window. The caller holds the lock."""
         if key not in self._reading:
             return None
         while next(iter(self._reading)) != key:
@@ -274,7 +274,7 @@ class Window:
             self._reading[numbers.tobytes()] = self._pool.submit(self._reader.read, numbers)
 
     def close(self) -> None:
-        """Nothing more is read."""
+        """Stops reading."""
         with self._reader._lock:
             self._reader._windows.remove(self)
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Rows that stay in a file: a memory-mapped array is used where it is, and read as steps ask for it.
+"""Rows that stay in a file: a memory-mapped array is used in place, and read as steps need it.
 
 On a CPU an array of JAX may lie in memory that numpy has mapped. Nothing is copied then: a step that takes the rows of
 some tasks reads these pages, and the system keeps as many of them as there is room for. Other devices have a memory of
@@ -31,7 +31,7 @@ JOINED = (
 
 
 class Pages(NamedTuple):
-    """Where a mapped array lies in memory."""
+    """Addresses of a mapped array in memory."""
 
     address: int
     task_bytes: int

@@ -41,7 +41,7 @@ class MinMaxObjective(Protocol):
         ...
 
     def draw(self, group: Group, key: jax.Array) -> Tree:
-        """What one evaluation of F_i draws, for every task of a group."""
+        """The draw of one evaluation of F_i, for every task of a group."""
         ...
 
     def value(self, task: TaskView, x: Tree, sample: Tree) -> jax.Array:
@@ -60,7 +60,7 @@ class Plain:
     roles = ("train",)
 
     def check(self) -> None:
-        """Nothing can be wrong."""
+        """Accepts everything: there are no arguments."""
 
     def draw(self, group: Group, key: jax.Array) -> Sample:
         """Training rows."""
@@ -206,7 +206,7 @@ class MinMaxProblem(BaseProblem):
 
     @property
     def fits_validation(self) -> bool:
-        """Only where the objective draws validation rows."""
+        """True if the objective draws validation rows."""
         return "validation" in self.objective.roles
 
     def __repr__(self) -> str:

@@ -27,7 +27,7 @@ from bilevel.problem.task import Task, TaskStack, as_list
 
 
 class BlockPoint(NamedTuple):
-    """What belongs to one block."""
+    """Values of one block."""
 
     y: Tree
     dual: Tree

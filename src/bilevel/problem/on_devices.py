@@ -1,8 +1,8 @@
-"""The tasks of a group on several devices: each device goes through its own tasks, and what all must know is summed up.
+"""The tasks of a group on several devices: each device computes its own tasks, and sums combine the devices.
 
 What belongs to the tasks of a group that is spread, its data among them, is in equal parts along the mesh axis "tasks".
-All else is on every device. The compiler is told so wherever values of tasks come from or go to what is shared: left to
-itself it would move rows around, and let loops wait for the tasks of all devices in every turn.
+All else is on every device. The code tells the compiler so wherever values of tasks meet shared values. Otherwise the
+compiler would move rows between devices, and loops would wait for all devices in every turn.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ AXIS = "tasks"  # of the mesh
 
 
 class Placement(NamedTuple):
-    """Where the tasks of a group are."""
+    """Placement of a group's tasks on devices."""
 
     mesh: Mesh
     spread: bool  # over the devices, rather than all of them on each
 
     @property
     def spec(self) -> Spec:
-        """Of what has one row a task."""
+        """The sharding of values with one row a task."""
         return Spec(AXIS) if self.spread else Spec()
 
     @property
     def parts(self) -> int:
-        """In how many parts the tasks are."""
+        """The number of parts that the tasks are cut into."""
         return self.mesh.shape[AXIS] if self.spread else 1
 
     def local(self, places: jax.Array, size: int) -> jax.Array:
@@ -44,13 +44,13 @@ class Placement(NamedTuple):
         return places % (size // self.parts)
 
     def manual(self, function: Callable[..., T], out: Spec, check_vma: bool) -> Callable[..., T]:
-        """`function` on each device, of its own rows."""
+        """`function` on each device, with the device's own rows."""
         options: dict[str, Any] = {"axis_names": {AXIS}, "check_vma": check_vma}
         return jax.shard_map(function, mesh=self.mesh, in_specs=self.spec, out_specs=out, **options)
 
 
 def parts_of(on: Placement | None) -> int:
-    """In how many parts the tasks of a group are."""
+    """The number of parts of a group; 1 on one device."""
     return 1 if on is None else on.parts
 
 
@@ -101,7 +101,7 @@ def rows_of(function: Callable[..., T], places: jax.Array, size: int, on: Placem
 
 
 def gathered(values: T, on: Placement | None) -> T:
-    """What has one number a task, on all devices: as a sum, so that it is sent together with other sums of a step."""
+    """Values with one number a task, on all devices. They are sent as a sum, together with other sums of a step."""
     if on is None or not on.spread:
         return values
 

@@ -60,15 +60,15 @@ class BaseProblem(abc.ABC, Generic[X, Y]):
         """The tasks' losses on all validation data, in their order."""
 
     def selection_losses(self, x: X, y: PerTask[Y]) -> jax.Array | None:
-        """The same on all selection data; None where the tasks have none."""
+        """The tasks' losses on all selection data; None if they have none."""
         return self.held_out_losses(x, y, "selection") if self.has_selection else None
 
     def test_losses(self, x: X, y: PerTask[Y]) -> jax.Array | None:
-        """The same on all test data; None where a task has none."""
+        """The tasks' losses on all test data; None if a task has none."""
         return self.held_out_losses(x, y, "test") if self.has_test else None
 
     def held_out_losses(self, x: X, y: PerTask[Y], role: str) -> jax.Array:
-        """What validation losses would be on the rows of another role, "selection" or "test"."""
+        """Validation losses computed on the rows of another role, "selection" or "test"."""
         swapped = tuple(dataclasses.replace(group, validation=getattr(group, role)) for group in self.groups)
         return self.replace(groups=swapped).validation_losses(x, y)
 
@@ -136,11 +136,11 @@ class BaseProblem(abc.ABC, Generic[X, Y]):
         return PerTask(tuple(own_rows(pytrees.index(ordered, part), group.on) for group, part in own))
 
     def split_everywhere(self, ordered: T) -> Everywhere[T]:
-        """The same with all rows on every device."""
+        """`split` with all rows on every device."""
         return Everywhere(tuple(pytrees.index(ordered, part) for part in self._parts()))
 
     def _parts(self) -> list[Tree]:
-        """Where the tasks of each group are in the order of all."""
+        """The places of each group's tasks in the order of all tasks."""
         if self.place is None:  # a group's tasks stand together; its ids may be those of a larger problem
             ends = np.cumsum([group.size for group in self.groups])
             return [slice(end - group.size, end) for group, end in zip(self.groups, ends, strict=True)]
@@ -184,7 +184,7 @@ class BaseProblem(abc.ABC, Generic[X, Y]):
         return all(getattr(group, role) is None or getattr(group, role).held for group in self.groups for role in ROLES)
 
     def in_memory(self) -> Self:
-        """The same with the rows of loaders in memory; those in files stay there."""
+        """The problem with rows of loaders read into memory; rows in files stay there."""
         return self.replace(groups=tuple(group.in_memory() for group in self.groups))
 
     def by_name(self, values: PerTask[T]) -> TaskValues[T]:
@@ -208,7 +208,7 @@ def _glimpsed(group: Group, files_only: bool) -> jax.Array | None:
 
 
 def arguments_of_group(arguments: Sequence[PerTask[Tree] | None], g: int) -> list[Tree]:
-    """What group number g gets of each argument."""
+    """The part of each argument for group number g."""
     return [None if a is None else a.groups[g] for a in arguments]
 
 
@@ -288,7 +288,7 @@ class Problem(BaseProblem[X, Y]):
 
     @property
     def fits_validation(self) -> bool:
-        """Not of a distribution, where no step sees the tasks of the evaluation."""
+        """False for a distribution, because no step sees the tasks of the evaluation."""
         return self.distribution is None
 
     def rebatched(self, size: Callable[[int | None], int | None]) -> Self:

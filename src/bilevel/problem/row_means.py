@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
-from bilevel._core.types import Data, Objective, Tree
+from bilevel._core.types import Objective, Tree
 from bilevel.problem.group import Group
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import BaseProblem
@@ -93,15 +93,15 @@ def _has_one_column(group: Group, level: str) -> bool:
 
 
 class _Losses(NamedTuple):
-    """Of every task, at y and away from it: on a few rows, and on each of them."""
+    """Losses of every task, at y and away from it: on a few rows, and on each of these rows."""
 
     whole: Tree
-    rows: Data  # the mean of the losses on each row
+    rows: Tree  # the mean of the losses on each row
     size: Tree  # of their absolute values
 
     @property
     def apart(self) -> np.ndarray:
-        """Where the two are not the same."""
+        """The points at which the two differ."""
         tolerance = max(TOLERANCE, 30 * float(jnp.finfo(self.whole.dtype).eps))
         whole, rows, size = (np.asarray(own, np.float64) for own in self)
         known = np.isfinite(whole) & np.isfinite(rows)
@@ -197,9 +197,9 @@ class ProblemFinding:
 
 
 class Moments(NamedTuple):
-    """Of the losses of a task's rows; arrays over tasks, and whatever else."""
+    """Moments of the losses of a task's rows; arrays over tasks."""
 
-    rows: Data  # how many
+    rows: Tree  # how many
     mean: Tree
     variance: Tree  # about the mean, divided by the number of rows
 
@@ -210,7 +210,7 @@ class Moments(NamedTuple):
 
 
 def row_moments(objective: Objective, source: Source, x: Tree, y: Tree) -> Moments:
-    """Of an objective on every row of a source, for every task of the group that the source and the y are of."""
+    """The moments of an objective over all rows of a source, for every task of the group of that source and y."""
     longest = getattr(source, "longest", None) or source.rows
     assert isinstance(longest, int)
 

@@ -1,4 +1,4 @@
-"""Where batches come from. The sample is explicit: `draw` chooses it, `take` turns it into a batch.
+"""Sources of batches. The sample is explicit: `draw` chooses it, `take` turns it into a batch.
 
 A sample is row numbers for arrays and the batch itself for a generator, which makes batches on demand, without end.
 Whoever holds a sample can evaluate at two points *on the same data*, which variance-reduced methods need. The sample
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core.module import leaf, part
-from bilevel._core.types import Batch, Data, Tree
+from bilevel._core.types import Batch, Tree
 
 Loss = Callable[[Batch], jax.Array]
 
@@ -98,7 +98,7 @@ class Source(abc.ABC):
         return jax.tree.map(lambda leaf: leaf[index], self)
 
     def roles_in_memory(self) -> dict[str, Source]:
-        """Where a loader reads this and the other roles of its tasks: all of them in memory, by role."""
+        """If a loader reads the tasks: the sources of all roles, read into memory."""
         return {}
 
     def block_size(self, tasks: int, devices: int = 1) -> int | None:
@@ -110,7 +110,7 @@ class Source(abc.ABC):
         return jax.tree.map(lambda leaf: leaf[start:stop], self)
 
     def on_device(self, number: jax.Array) -> Source:
-        """What a device finds in its part of what `cut` has laid out."""
+        """The source of one device, in its part of what `cut` has made."""
         return self
 
     def loss_on(self, sample: Sample, loss: Loss) -> jax.Array:
@@ -261,7 +261,7 @@ class Ragged(Source):
         first = np.cumsum(size, axis=1) - size + long * np.arange(devices)[:, None]
         tasks = list(zip(*map(np.ravel, (first, offset, size)), strict=True))
 
-        def lay_out(rows: Data) -> np.ndarray:
+        def lay_out(rows: Batch) -> np.ndarray:
             rows = np.asarray(rows)
             laid = np.zeros((devices * long, *rows.shape[1:]), rows.dtype)
             for to, at, count in tasks:
@@ -314,7 +314,7 @@ class Generator(Source):
 
     @property
     def rows(self) -> int:
-        """Of the fixed sample."""
+        """The loss on the fixed sample."""
         return self.evaluation
 
     def draw(self, key: jax.Array, size: int | None) -> Sample:  # noqa: D102

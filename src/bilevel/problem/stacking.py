@@ -83,7 +83,7 @@ def stack_tasks(owner: str, tasks: object, upper: Objective, lower: Objective, b
 
 
 def _check_selection(owner: str, groups: Sequence[Group], names: Sequence[str]) -> None:
-    """All tasks have rows for selection, or none has: the best iterate is that of the worst of all tasks."""
+    """Raises unless all tasks or none have rows for selection: the best iterate needs the worst of all tasks."""
     # As a list of numbers: to go through an array of JAX takes a third of a millisecond a task.
     without = [names[i] for group in groups if group.selection is None for i in np.asarray(group.ids).tolist()]
     if 0 < len(without) < len(names):
@@ -95,7 +95,7 @@ def _check_selection(owner: str, groups: Sequence[Group], names: Sequence[str]) 
 
 
 def shapes_of(group: Group) -> tuple:
-    """What of a group is not its functions: groups that share it could have been one."""
+    """The shapes and options of a group. Groups that share them differ only in their functions."""
     sources = [getattr(group, role) for role in ROLES]
     y = None if group.y is None else pytrees.signature(group.y, skip=1)
     data = [s.reader if isinstance(s, Loaded) else pytrees.signature(getattr(s, "data", None), skip=2) for s in sources]

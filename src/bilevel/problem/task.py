@@ -131,7 +131,7 @@ class TaskStack:
 
 
 def arrays_of(data: Data) -> Tree:
-    """What is stacked of a role's data: a generator's parameters, numbers of tasks that are read, or the rows."""
+    """The stacked arrays of a role's data: a generator's parameters, numbers of tasks to load, or the rows."""
     if isinstance(data, Generator):
         return data.parameters
     return jax.tree.leaves(data) if isinstance(data, Source) else data

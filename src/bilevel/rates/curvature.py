@@ -49,7 +49,7 @@ class Condition(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """Where the measurement of the upper curvature is."""
+    """State of the measurement of the upper curvature."""
 
     value: jax.Array  # L
     vector: Tree

@@ -116,12 +116,12 @@ class Scaled(Rates):
     # Read-only, as every field of a part is; pyright would allow them to be assigned to.
     @property
     def upper_rule(self) -> Rule | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What alpha is chosen for."""
+        """The rule that alpha is chosen for."""
         return self.rates.upper_rule
 
     @property
     def lower_rule(self) -> Rule | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What every beta_i is chosen for."""
+        """The rule that every beta_i is chosen for."""
         return self.rates.lower_rule
 
     @property
@@ -146,7 +146,7 @@ class Scaled(Rates):
         return self.rates.init(problem, point, needs, key, steps)
 
     def measures(self, state: RatesState) -> bool:
-        """Where the rates measure."""
+        """Whether the rates measure."""
         return self.rates.measures(state)
 
     def refresh(

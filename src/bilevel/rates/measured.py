@@ -43,14 +43,14 @@ from bilevel.rates.protocol import (
     or_one,
 )
 
-MEMORY = 0.9  # of the running mean that tells a direction from its noise
+MEMORY = 0.9  # factor of the running mean that separates a direction from its noise
 LONGEST = 0.05  # lag of y that weights wait for, as a share of the run
 CLIP = 2.0  # directions longer than this many running norms are clipped
-SHARE = 0.1  # of a direction's norm that the running norm takes over
+SHARE = 0.1  # share of a new norm in the running norm
 
 
 class UpperRate(NamedTuple):
-    """What the upper rate is made of."""
+    """State of the upper rate."""
 
     curvature: UpperCurvature
     highest: jax.Array  # the largest curvature seen
@@ -60,7 +60,7 @@ class UpperRate(NamedTuple):
 
 
 class MeasuredState(NamedTuple):
-    """None where the user gave a rate."""
+    """State of measured rates; None for rates that the user gave."""
 
     upper: UpperRate | None
     condition: PerTask[Condition] | None
@@ -86,7 +86,7 @@ class Measured(Rates):
         return MeasuredState(upper, condition, kappa, zero if needs.weights else None)
 
     def measures(self, state: RatesState) -> bool:
-        """Where alpha or gamma is chosen."""
+        """Whether alpha or gamma is chosen."""
         return state.own.condition is not None
 
     def refresh(

@@ -1,4 +1,4 @@
-"""Where the rates come from that a solver was not given.
+"""Rates that a solver was not given.
 
 A solver has three rates: alpha of x, beta of every y_i, gamma of the weights. What its user gave wins. For the others
 it asks its `rates`, a part that follows the run in a state of its own.
@@ -34,7 +34,7 @@ class Needs(NamedTuple):
 
 
 class RatesState(NamedTuple):
-    """What rates are made of; None where nothing needs it."""
+    """State of the rates; fields that nothing needs are None."""
 
     horizon: jax.Array  # K, the planned number of steps
     curvature: PerTask[LowerCurvature] | None  # of the lower problems
@@ -83,7 +83,7 @@ class Rates(abc.ABC):
         return RatesState(horizon, followed, self.init_own(problem, point, needs))
 
     def init_own(self, problem: Problem, point: Point, needs: Needs) -> Tree:
-        """What this kind of rates carries."""
+        """The first state of this kind of rates."""
         return ()
 
     def measures(self, state: RatesState) -> bool:
@@ -99,7 +99,7 @@ class Rates(abc.ABC):
     def follow(
         self, problem: Problem, x: Tree, y: PerTask, rows: PerTask[Sample], state: RatesState, stale: bool = False
     ) -> RatesState:
-        """In every step: a power iteration on every lower problem, where anything needs it.
+        """Makes a power iteration on every lower problem in every step, if anything needs curvature.
 
         `stale`: what is known of these tasks may be of long ago.
         """

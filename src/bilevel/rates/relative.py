@@ -44,7 +44,7 @@ from bilevel.rates.protocol import (
 
 
 class RelativeState(NamedTuple):
-    """None where the user gave a rate."""
+    """State of relative rates; None for rates that the user gave."""
 
     largest: Tree  # the largest size of every leaf of x so far
     worst: jax.Array | None  # running size of the worst loss; 0 before the first
@@ -98,7 +98,7 @@ def size(x: jax.Array) -> jax.Array:
 
 
 def first_sizes(x: Tree) -> Tree:
-    """Of every leaf; where it is zero, of all x; where that is zero, 1.
+    """The size of every leaf; of a zero leaf, that of x; of a zero x, 1.
 
     >>> first_sizes({"w": jnp.full(3, 2.0), "b": jnp.zeros(1)})["b"].round(3).item()
     1.732...

@@ -1,4 +1,4 @@
-"""What a run leaves behind: the history of its evaluations, its iterates, its divergences.
+"""Parts of a result: the history of evaluations, the iterates, the divergences.
 
 Also the mean over the worst fraction of the losses, which `CVaR` minimises.
 """

@@ -59,7 +59,7 @@ class Reportable:
 
 
 class Stored(NamedTuple):
-    """What a file says about the solver and the problem, which it does not hold."""
+    """A file's facts about the solver and the problem, which it does not hold."""
 
     objective: str | None
     findings: tuple[Finding, ...] | None  # None = the file is of a version that did not keep them
@@ -69,7 +69,7 @@ class Stored(NamedTuple):
 
     @classmethod
     def of(cls, result: Result) -> Stored:
-        """What to keep of a result that loses its solver and its problem."""
+        """The facts to store with a result, whose solver and problem are not stored."""
         known = result.baselines
         values = None if known is None else np.asarray(known.values)
         return cls(result.objective, result.findings, result.fits_validation, result.verdict, values)

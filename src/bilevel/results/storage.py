@@ -254,7 +254,7 @@ def _is_name(name: Json) -> bool:
 
 
 def _stored(document: documents.Fields, solver: str) -> Stored:
-    """What the file says about solver and problem; bilevel 0.1.0 kept only the text of the solver."""
+    """The file's facts about solver and problem; bilevel 0.1.0 kept only the text of the solver."""
     fits = "fits_validation" in document and document.take(
         "fits_validation", lambda value: isinstance(value, bool), "true or false"
     )

@@ -105,7 +105,7 @@ def regrets(result: Result) -> list[str]:
 
 
 def verdict(result: Result) -> str:
-    """A line on whether the loss had stopped changing."""
+    """A line that says whether the loss had stopped changing."""
     return f"verdict: {result.verdict}" + _AND_SO.get(result.verdict, "")
 
 
@@ -118,7 +118,7 @@ _AND_SO = {
 
 
 def chosen_by(result: Result) -> str:
-    """A line on what the best iterate was chosen by."""
+    """A line that says how the best iterate was chosen."""
     if result.best_by == "last":
         return "The best is the last iterate: here a lower loss is not a better one."
     fraction = of_distribution(result.solver)

@@ -94,7 +94,7 @@ class Weighting(abc.ABC, Generic[StateT]):
         return weights
 
     def compared(self, losses: np.ndarray) -> np.ndarray:
-        """What the tasks are compared by at these losses: by default, the losses. The objective is its maximum."""
+        """The scores by which tasks are compared: by default, the losses. The objective is their maximum."""
         return losses
 
     def start_draws(self, dtype: DTypeLike) -> Tree:
@@ -197,14 +197,14 @@ class Compared(Wrapper[Wrapped[StateT]]):
 
     @abc.abstractmethod
     def keep(self, n: int, dtype: DTypeLike) -> Tree:
-        """What to keep about every task, one row each."""
+        """The first state about every task, one row each."""
 
     @abc.abstractmethod
     def seen(self, losses: jax.Array, kept: Tree) -> jax.Array:
         """s(f), by which the tasks are compared."""
 
     def renew(self, losses: jax.Array, kept: Tree) -> Tree:
-        """What to keep after these losses; by default, the same as before."""
+        """The state after these losses; by default, unchanged."""
         return kept
 
     def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, Wrapped[StateT]]:
@@ -225,7 +225,7 @@ class Compared(Wrapper[Wrapped[StateT]]):
         return self.weighting.scores(self.seen(losses, state.kept), state.inside)
 
     def compared(self, losses: np.ndarray) -> np.ndarray:
-        """What the weighting inside compares, at s."""
+        """The scores of the weighting inside, at s."""
         kept = self.renew(losses, self.keep(len(losses), jnp.result_type(float)))  # type: ignore[arg-type]
         seen = self.seen(losses, jax.tree.map(np.asarray, kept))  # type: ignore[arg-type]
         return self.weighting.compared(np.asarray(seen))

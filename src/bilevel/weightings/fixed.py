@@ -29,11 +29,11 @@ class Average(Weighting[tuple[()]]):
     def update(
         self, weights: jax.Array, losses: jax.Array, state: tuple[()], rate: ArrayLike
     ) -> tuple[jax.Array, tuple[()]]:
-        """Nothing moves."""
+        """The weights as they are."""
         return weights, state
 
     def bounds(self, n: int, dtype: DTypeLike) -> Bounds:
-        """One point."""
+        """One point: the weights never move."""
         return Bounds(uniform(n, dtype), uniform(n, dtype))
 
     def weigh_draw(self, losses: jax.Array, state: Tree) -> tuple[jax.Array, Tree]:
@@ -69,9 +69,9 @@ class Fixed(Weighting[tuple[()]]):
     def update(
         self, weights: jax.Array, losses: jax.Array, state: tuple[()], rate: ArrayLike
     ) -> tuple[jax.Array, tuple[()]]:
-        """Nothing moves."""
+        """The weights as they are."""
         return weights, state
 
     def bounds(self, n: int, dtype: DTypeLike) -> Bounds:
-        """One point."""
+        """One point: the weights never move."""
         return Bounds(jnp.asarray(self.weights, dtype), jnp.asarray(self.weights, dtype))

@@ -1,4 +1,4 @@
-"""What is drawn and how it looks: the runs and their labels, short names; colours, markers, letters."""
+"""Entries of a plot and their style: runs and labels, short names; colours, markers, letters."""
 
 from __future__ import annotations
 

@@ -130,11 +130,11 @@ class BilevelSolver(Solver[Problem]):
         return state._replace(memory=self.start_memory(problem, state, keys[2]))
 
     def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Tree:
-        """What the method carries besides; most carry nothing."""
+        """The first extra state of the method; for most, empty."""
         return ()
 
     def measures(self, state: State) -> bool:
-        """Where the rates measure."""
+        """Whether `refresh` has anything to measure."""
         return self.rates.measures(state.rates)
 
     def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Count = 1) -> State:
@@ -165,11 +165,11 @@ class BilevelSolver(Solver[Problem]):
     # until `finish`, so that a later move still sees what it needs of step k.
 
     def point(self, state: State) -> Point:
-        """Where the upper level is evaluated: at the x, y, weights and v that the state has now."""
+        """The point of the upper level: the x, y, weights and v of the state."""
         return Point(state.x, state.y, self.weights_of_x(state), state.v, curvatures(state.rates))
 
     def weights_of_x(self, state: State) -> jax.Array:
-        """How much each task's loss counts in what x descends: the weights, but for those of another objective."""
+        """The share of each task's loss in the objective of x: the weights, unless x has another objective."""
         return self.weighting.in_direction(state.weights, state.weighting)
 
     def lower_rates(self, problem: Problem, state: State, rows: PerTask[Sample]) -> tuple[State, PerTask[jax.Array]]:

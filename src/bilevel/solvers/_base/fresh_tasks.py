@@ -138,7 +138,7 @@ class FreshTasks(Solver):
         return after, info._replace(lower_rate=rate)
 
     def measures(self, state: State) -> bool:
-        """Where the rates measure."""
+        """Whether `refresh` has anything to measure."""
         return self.solver.measures(state)
 
     def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Count = 1) -> State:
@@ -183,7 +183,7 @@ def _remeasured(
 
 
 def after_lower_steps(own: BilevelSolver, problem: Problem, state: State, key: jax.Array, steps: int) -> State:
-    """What belongs to tasks after the solver's own steps at a fixed x; what is shared stays as it is."""
+    """The state after the solver's own steps at a fixed x: values of tasks move, shared ones do not."""
     here = problem.replace(constraint=Standing(state.x))
     still = own.replace(rates=AtStart(own.rates, 1.0))
     shared, first = Halves.of(state)

@@ -85,7 +85,7 @@ class SingleLevelSolver(Solver):
         return SingleLevelMove(x, optimiser, jnp.asarray(rate * reduction(optimiser), state.weights.dtype))
 
     def weights_of_x(self, state: State) -> jax.Array:
-        """How much each task's loss counts in what x descends: the weights, but for those of another objective."""
+        """The share of each task's loss in the objective of x: the weights, unless x has another objective."""
         return self.weighting.in_direction(state.weights, state.weighting)
 
     def weights_rate(self, state: State) -> jax.Array:

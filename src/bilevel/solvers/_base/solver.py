@@ -139,7 +139,7 @@ class Solver(abc.ABC, Generic[ProblemT]):
         return measure(stepper, problem, state, jax.random.fold_in(key, 2), FIRST_MEASUREMENT)
 
     def outline(self, problem: ProblemT, x: Tree, y: Tree = None, *, key: jax.Array, steps: int) -> State:
-        """What `init` returns, without values: shapes and dtypes, into which a saved state is put."""
+        """The shapes and dtypes of what `init` returns, which a saved state must fit."""
         x = initial_point.arrays(x, "x")
         y = problem.starting_y(y, jax.random.fold_in(key, 0))
         return jax.eval_shape(_start, self.stepper(), problem, x, y, key, jnp.asarray(steps, jnp.int32))

@@ -172,7 +172,7 @@ class SomeTasks(Solver):
         return state._replace(sampling=carried._replace(urns=urns, parts=parts))
 
     def measures(self, state: State) -> bool:
-        """The point at which the rates measure."""
+        """Whether `refresh` has anything to measure."""
         return self.solver.measures(state)
 
     def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Count = 1) -> State:

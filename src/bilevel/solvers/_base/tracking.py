@@ -41,14 +41,14 @@ from bilevel.solvers._base.task_subset import Rows
 
 
 class LowerPoint(NamedTuple):
-    """All that grad_y g depends on besides the sample."""
+    """Everything but the sample that grad_y g depends on."""
 
     x: Tree
     y: PerTask[Tree]
 
 
 class UpperValue(NamedTuple):
-    """What is tracked of the upper level."""
+    """Tracked values of the upper level."""
 
     direction: Tree  # sum_i lambda_i D_i; with a tracker per task, every D_i: `InOrder`
     losses: InOrder[jax.Array]
@@ -85,7 +85,7 @@ def lower_oracle(problem: Problem) -> Oracle:
 
 
 def as_evaluation(value: UpperValue, weights: jax.Array, v: PerTask[Tree]) -> Evaluation:
-    """What a step ends with; one direction per task is weighted only now."""
+    """The evaluation at the end of a step; one direction per task is weighted only here."""
     direction = value.direction
     if isinstance(direction, InOrder):
         direction = jax.tree.map(lambda d: jnp.tensordot(weights.astype(d.dtype), d, 1), direction.value)
@@ -93,7 +93,7 @@ def as_evaluation(value: UpperValue, weights: jax.Array, v: PerTask[Tree]) -> Ev
 
 
 class LastStep(NamedTuple):
-    """What is known of the last step."""
+    """Facts about the last step of each task."""
 
     seen: InOrder[jax.Array]  # the last step that saw each task
     counted: InOrder[jax.Array]  # how much each task counted before the weights last moved
@@ -132,7 +132,7 @@ class LastPoint(NamedTuple):
     weights: jax.Array  # how much each counted then, over its share in the draw of now
 
     def of(self, memory: Memory, present: Point) -> Memory:
-        """What a tracker carries, with this last point; it was kept at each task's last visit."""
+        """The state of a tracker with this last point, which dates from each task's last visit."""
         point: Tree = memory.point
         own = {
             name: self.rested.pick(getattr(present, name), getattr(point, name))
