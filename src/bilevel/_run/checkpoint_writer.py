@@ -30,7 +30,7 @@ from bilevel._core.files import write_whole
 from bilevel._core.types import Json
 from bilevel._run import sharded_leaves, state_files
 from bilevel._run.checkpoints import Checkpoint, OneFile
-from bilevel._run.identity import DifferentRunError, Facts, Identities, changes, check_same, digest, environment
+from bilevel._run.identity import DifferentRunError, Identities, Identity, changes, check_same, digest, environment
 from bilevel._run.peers import check_shared_folder
 from bilevel._run.run import Run
 from bilevel._run.run_folder import RunFolder
@@ -77,7 +77,7 @@ class Found(NamedTuple):
 class Keeper(Unkept):
     """Writes the checkpoints of one run to its folder."""
 
-    def __init__(self, run: Run, checkpoint: Checkpoint, folder: RunFolder, made_with: Facts, run_digest: str):
+    def __init__(self, run: Run, checkpoint: Checkpoint, folder: RunFolder, made_with: Identity, run_digest: str):
         self._run, self._checkpoint, self._folder = run, checkpoint, folder
         self._facts = {"made with": made_with, "run": run_digest}
         self._states = States(run)
@@ -335,7 +335,7 @@ class _Opener:
             )
 
 
-def _check_kept(run: Run, folder: RunFolder, kept: dict[str, Json], facts: Facts) -> None:
+def _check_kept(run: Run, folder: RunFolder, kept: dict[str, Json], facts: Identity) -> None:
     if not run.resume:
         raise FileExistsError(
             f"{folder.where}: there is a run already. Pass resume=True to resume it, or another folder."

@@ -38,7 +38,7 @@ Device = Any  # jax.Device, which is no type to checkers
 Devices = int | Sequence[Device] | Mesh
 
 
-class Stretch(NamedTuple):
+class TaskRange(NamedTuple):
     """A range of a group's tasks that forms one group on the devices."""
 
     start: int
@@ -86,17 +86,17 @@ class Layout:
         return len({device.process_index for device in self.mesh.devices.flat})
 
     @functools.cached_property
-    def stretches(self) -> tuple[tuple[Stretch, ...], ...]:
+    def ranges(self) -> tuple[tuple[TaskRange, ...], ...]:
         """How each group is cut."""
         cuts = [(size - size % self.devices, size) for size in self.sizes]
-        both = [(Stretch(0, even, spread=True), Stretch(even, size, spread=False)) for even, size in cuts]
+        both = [(TaskRange(0, even, spread=True), TaskRange(even, size, spread=False)) for even, size in cuts]
         return tuple(tuple(part for part in parts if part.stop > part.start) for parts in both)
 
     # ------------------------------------------------------------------ to the devices
 
     def problem(self, problem: ProblemT) -> ProblemT:
         """The problem on the devices, without starting points of y."""
-        groups = zip(problem.groups, self.stretches, strict=True)
+        groups = zip(problem.groups, self.ranges, strict=True)
         placed = tuple(self._group(group, part) for group, parts in groups for part in parts)
         return self._put(problem.replace(groups=()), Spec()).replace(groups=placed)
 
@@ -106,7 +106,7 @@ class Layout:
         def node(value: Tree) -> Tree:
             if not is_in_groups(value):
                 return self._put(value, self.spec_of(value))
-            cut = [(own, part) for own, parts in zip(value, self.stretches, strict=True) for part in parts]
+            cut = [(own, part) for own, parts in zip(value, self.ranges, strict=True) for part in parts]
             return type(value)(tuple(self._put(_rows(own, part), spec_of_rows(part, value)) for own, part in cut))
 
         return jax.tree.map(node, tree, is_leaf=is_in_groups)
@@ -120,7 +120,7 @@ class Layout:
         def node(value: Tree) -> Tree:
             if not is_in_groups(value):
                 return told(value, self.spec_of(value))
-            parts = [spec_of_rows(part, value) for parts in self.stretches for part in parts]
+            parts = [spec_of_rows(part, value) for parts in self.ranges for part in parts]
             own = zip(value, parts, strict=True)
             return type(value)(tuple(jax.tree.map(lambda a, p=part: told(a, p), rows) for rows, part in own))
 
@@ -146,14 +146,14 @@ class Layout:
             if not is_in_groups(value):
                 return value
             own = iter(value)
-            groups = [[next(own) for _ in parts] for parts in self.stretches]
+            groups = [[next(own) for _ in parts] for parts in self.ranges]
             return type(value)(tuple(jax.tree.map(lambda *rows: jnp.concatenate(rows), *group) for group in groups))
 
         return jax.tree.map(node, fetched(tree), is_leaf=is_in_groups)
 
     # ------------------------------------------------------------------ one thing at a time
 
-    def _group(self, group: Group, part: Stretch) -> Group:
+    def _group(self, group: Group, part: TaskRange) -> Group:
         start, stop, spread = part
         parts = self.devices if spread else 1
         held: dict[str, Any] = {role: getattr(group, role) for role in ROLES}
@@ -205,11 +205,11 @@ def placed(leaf: Tree, sharding: NamedSharding) -> Tree:
     return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
 
-def _rows(tree: Tree, part: Stretch) -> Tree:
+def _rows(tree: Tree, part: TaskRange) -> Tree:
     return jax.tree.map(lambda a: a[part.start : part.stop], tree)
 
 
-def spec_of_rows(part: Stretch, rows: PerTask[Tree] | Everywhere[Tree]) -> Spec:
+def spec_of_rows(part: TaskRange, rows: PerTask[Tree] | Everywhere[Tree]) -> Spec:
     """The sharding of the rows of a stretch of tasks."""
     return Spec(AXIS) if part.spread and isinstance(rows, PerTask) else Spec()
 

@@ -108,7 +108,7 @@ def _evaluate_some(
     return evaluate(few, x, y, metrics), lag, passes
 
 
-class Part(NamedTuple):
+class EvaluatedTasks(NamedTuple):
     """The tasks that are evaluated along a run, by their places in their groups."""
 
     fixed: tuple[np.ndarray, ...]  # in order
@@ -117,7 +117,7 @@ class Part(NamedTuple):
     layout: Layout | None = None  # of the devices that the tasks are on; None = one
 
     @classmethod
-    def of(cls, solver: Solver, problem: BaseProblem, layout: Layout | None = None) -> Part | None:
+    def of(cls, solver: Solver, problem: BaseProblem, layout: Layout | None = None) -> EvaluatedTasks | None:
         """The part to evaluate; None = all tasks."""
         if not isinstance(solver, SomeTasks) or problem.size <= FIXED + HEAVY:
             return None
@@ -173,9 +173,9 @@ class Asked(NamedTuple):
     def on_devices(cls, places: Sequence[np.ndarray], fixed: Sequence[np.ndarray], layout: Layout) -> Asked:
         """Equally many tasks of every device; a device with fewer requested tasks evaluates others as well."""
         asked, where, before = [], [], 0
-        for own, always, stretches in zip(places, fixed, layout.stretches, strict=True):
+        for own, always, ranges in zip(places, fixed, layout.ranges, strict=True):
             position = np.zeros(len(own), int)
-            for start, stop, spread in stretches:
+            for start, stop, spread in ranges:
                 size = (stop - start) // (layout.devices if spread else 1)
                 first = np.arange(start, stop, size)
                 most = max(np.sum((always >= begin) & (always < begin + size)) for begin in first)

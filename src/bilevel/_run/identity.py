@@ -32,7 +32,7 @@ from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import BaseProblem
 
 V = TypeVar("V")
-Facts = dict[str, Json]
+Identity = dict[str, Json]
 LONG, AROUND = 120, 40  # a refusal shows longer texts only around the first difference
 
 # Facts that are hashes, in the words of a refusal. Of all others it shows the values.
@@ -56,7 +56,7 @@ class Identities:
     def __init__(self) -> None:
         self._known: dict[int, tuple[object, Any]] = {}  # the object too: its id stays unique while it lives
 
-    def of(self, run: Run) -> Facts:
+    def of(self, run: Run) -> Identity:
         """Identity of a run, as JSON."""
         facts = self._once(run.problem, _problem) | {"solver": text(run.solver)}
         facts |= {"x": self._once(run.x, _point), "y": self._once(run.y, _point)}
@@ -109,7 +109,7 @@ def _pair(kept: object, now: object) -> tuple[str, str]:
 # ------------------------------------------------------------------ environment
 
 
-def environment(devices: int = 1) -> Facts:
+def environment(devices: int = 1) -> dict[str, Json]:
     """What the bits of a result depend on besides the inputs of the run; `devices` is how many it uses."""
     import bilevel
 
@@ -137,7 +137,7 @@ def changes(kept: Mapping[str, Json], now: Mapping[str, Json]) -> str:
 # ------------------------------------------------------------------ problems and points
 
 
-def _problem(problem: BaseProblem) -> Facts:
+def _problem(problem: BaseProblem) -> dict[str, Json]:
     leaves = jax.tree_util.tree_leaves_with_path(problem)
     # Data in files are identified by some of the tasks.
     looked_at, _ = problem.glimpse(PerTask(((),) * len(problem.groups)))

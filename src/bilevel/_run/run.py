@@ -16,7 +16,7 @@ from bilevel._run.checkpoints import Checkpoint
 from bilevel._run.devices import Layout
 from bilevel._run.divergence import DIVERGED as DIVERGED
 from bilevel._run.divergence import Policy, SmallerRates, Stop
-from bilevel._run.evaluation import FIXED, HEAVY, Part
+from bilevel._run.evaluation import FIXED, HEAVY, EvaluatedTasks
 from bilevel._run.loop import Carry, Reservoir, State, gone_on_with
 from bilevel._run.peers import Peers
 from bilevel._run.prefetch import ReadAhead
@@ -170,9 +170,9 @@ class Run:
         return jax.random.fold_in(jax.random.fold_in(self.key, 2**31), step)  # apart from the keys of steps
 
     @functools.cached_property
-    def part(self) -> Part | None:
+    def part(self) -> EvaluatedTasks | None:
         """Which tasks are evaluated along the run; None = all."""
-        return Part.of(self.stepper, self.problem, self.layout)
+        return EvaluatedTasks.of(self.stepper, self.problem, self.layout)
 
     @functools.cached_property
     def policy(self) -> Policy:

@@ -6,7 +6,7 @@
 So a state is complete if its file exists, and the file says what the folder of the arrays must hold. The name of that
 folder is unique, because a state of the same step may be written again.
 
-On several devices the rows of a group of tasks are one array or two (`Layout.stretches`). In files they are the pieces
+On several devices the rows of a group of tasks are one array or two (`Layout.ranges`). In files they are the pieces
 of one leaf, under the name that it has on one device, so that names do not depend on the devices.
 """
 
@@ -59,7 +59,7 @@ def in_pieces(layout: Layout | None, tree: Tree) -> Tree:
         if layout is None or not is_in_groups(value):
             return jax.tree.map(lambda leaf: Pieces((0,), (leaf,)), value)
         own, groups = iter(value), []
-        for parts in layout.stretches:
+        for parts in layout.ranges:
             starts = tuple(part.start for part in parts)
             rows = [next(own) for _ in parts]
             groups.append(jax.tree.map(lambda *leaves, starts=starts: Pieces(starts, leaves), *rows))
@@ -77,7 +77,7 @@ def targets(layout: Layout | None, tree: Tree) -> Tree:
         if not is_in_groups(value):
             return Pieces((0,), (Target(value.shape, NamedSharding(layout.mesh, layout.spec_of(value))),))
         groups = []
-        for own, parts in zip(value, layout.stretches, strict=True):
+        for own, parts in zip(value, layout.ranges, strict=True):
             places = [(part.stop - part.start, NamedSharding(layout.mesh, spec_of_rows(part, value))) for part in parts]
             starts = tuple(part.start for part in parts)
 
@@ -98,7 +98,7 @@ def on_devices(layout: Layout | None, tree: Tree) -> Tree:
             return jax.tree.map(lambda pieces: pieces.values[0], value)
         rows = [
             jax.tree.map(lambda pieces, i=i: pieces.values[i], own)
-            for own, parts in zip(value, layout.stretches, strict=True)
+            for own, parts in zip(value, layout.ranges, strict=True)
             for i in range(len(parts))
         ]
         return type(value)(tuple(rows))
@@ -186,7 +186,7 @@ def _small(own: Pieces) -> np.ndarray:
 # ------------------------------------------------------------------ reading
 
 
-class Part(NamedTuple):
+class StoredLeaf(NamedTuple):
     """A leaf whose numbers are in the folder of arrays."""
 
     dtype: np.dtype
@@ -194,7 +194,7 @@ class Part(NamedTuple):
     saved: tuple[Saved, ...]
 
     @classmethod
-    def of(cls, name: str, given: Json) -> Part:
+    def of(cls, name: str, given: Json) -> StoredLeaf:
         """From JSON."""
         fields = Fields(given, f"a state: {name}")
         shape, saved = fields.items("shape"), fields.items("pieces")
@@ -209,7 +209,7 @@ class Plan(NamedTuple):
 
     needed: Outline
     kinds: dict[str, str]
-    parts: dict[str, Part]
+    parts: dict[str, StoredLeaf]
     place: Path
     files: Checksums
 
@@ -223,7 +223,7 @@ def plan(run: Run, content: Content, folder: Path) -> Plan:
     """A ValueError names what does not fit the run."""
     import_orbax()
     fields, needed = Fields(content.document, "a state"), state_files.outline(run)
-    parts = {name: Part.of(name, given) for name, given in fields.mapping("parts").items()}
+    parts = {name: StoredLeaf.of(name, given) for name, given in fields.mapping("parts").items()}
     wanted = state_files.named_leaves(needed._asdict())
     kinds = state_files.kinds_in(content, wanted, set(content.arrays) | set(parts))
     for name, part in parts.items():

@@ -21,7 +21,7 @@ FILES = ("progress.jsonl", "run.json", "lock")
 MOST_BYTES = 50_000_000  # of a run.json
 
 
-class Seen(NamedTuple):
+class PastEvaluation(NamedTuple):
     """One evaluation of the past."""
 
     step: int
@@ -58,7 +58,7 @@ class WatchedRun:
     def _clear(self) -> None:
         self.title, self.seed, self.steps, self.comparable = "", None, 0, True
         self.step, self.seconds, self.pace = 0, math.nan, math.nan
-        self.seen: list[Seen] = []
+        self.seen: list[PastEvaluation] = []
         self.last: dict[str, Json] = {}  # the last evaluation
         self.heard = self._reached = math.nan  # times of the last line and of the last step
         self.checkpoint: tuple[int, float] | None = None  # the step, and when
@@ -115,7 +115,7 @@ class WatchedRun:
         self.seconds, pace = number(line.get("seconds")), number(line.get("steps per second"))
         self.pace = pace if math.isfinite(pace) and pace > 0 else self.pace
         names = ("validation/worst", "validation/mean", "selection/worst")
-        self.seen.append(Seen(self.step, *map(self.number, names)))
+        self.seen.append(PastEvaluation(self.step, *map(self.number, names)))
 
     def _take_divergence(self, line: dict[str, Json]) -> None:
         self.divergences.append(Happened(whole(line.get("step")) or 0, text(line.get("message"))))
@@ -163,7 +163,7 @@ class WatchedRun:
         return self.ended is not None and self.ended[0] != "interrupted"
 
     @property
-    def best(self) -> Seen | None:
+    def best(self) -> PastEvaluation | None:
         """The evaluation with the lowest worst selection loss, or validation loss where there are no selection rows.
 
         None if a lower loss is not a better iterate.

@@ -19,7 +19,7 @@ from bilevel.problem.task import ROLES, Task, TaskStack
 if TYPE_CHECKING:
     from bilevel.problem.problem import Problem
 
-Rows = Callable[[Tree, jax.Array, int], Batch]  # of (parameters, key, size)
+RowSampler = Callable[[Tree, jax.Array, int], Batch]  # of (parameters, key, size)
 STEPPED = ("train", "validation")  # the roles that a step sees
 OWN_KEYS = 2**31  # folded into a seed, so that tasks of `sample` are not those of a run with this seed
 
@@ -61,10 +61,10 @@ class TaskDistribution:
     """
 
     draw: Callable[[jax.Array], Tree]
-    train: Rows
-    validation: Rows
-    selection: Rows | None = None
-    test: Rows | None = None
+    train: RowSampler
+    validation: RowSampler
+    selection: RowSampler | None = None
+    test: RowSampler | None = None
     evaluation: int = 256
     rows: int = 1000
     seed: int = 0

@@ -122,7 +122,7 @@ def sources_of(dataset: Dataset, threads: int) -> dict[str, Loaded | None]:
 AHEAD_BYTES, AHEAD_LEAST = 2**27, 2  # of rows that are read before they are asked for, and in steps
 RECENT, RECENT_BYTES = (2, 8), 2**26  # readings that are kept, as roles and devices ask one after the other
 
-Rows = dict[str, Data]  # by role, pytrees of arrays: of one task, or stacked
+RowsByRole = dict[str, Data]  # by role, pytrees of arrays: of one task, or stacked
 
 
 class LoadingError(RuntimeError):
@@ -141,14 +141,14 @@ class Reader:
         self.dataset, self.threads = dataset, threads
         first = _arrays(next(self._given([0])), 0)
         # One task, by role: what all must be like.
-        self.outline: Rows = {role: jax.tree.map(_shape, rows) for role, rows in first.items()}
+        self.outline: RowsByRole = {role: jax.tree.map(_shape, rows) for role, rows in first.items()}
         self._begin()
 
     def _begin(self) -> None:
         self.error: LoadingError | None = None
         self._lock = threading.Lock()
         self._windows: list[Window] = []
-        self._recent: collections.OrderedDict[bytes, Future[Rows]] = collections.OrderedDict()
+        self._recent: collections.OrderedDict[bytes, Future[RowsByRole]] = collections.OrderedDict()
 
     def __getstate__(self) -> dict[str, object]:
         """The state that another process needs to read the same tasks, if the dataset can be sent there."""
@@ -173,7 +173,7 @@ class Reader:
             raise
         return jax.tree.map(lambda a: a.reshape(*numbers.shape, *a.shape[1:]), rows)
 
-    def _found(self, numbers: np.ndarray) -> Rows:
+    def _found(self, numbers: np.ndarray) -> RowsByRole:
         key = numbers.tobytes()
         with self._lock:
             found = self._recent.get(key)
@@ -194,7 +194,7 @@ class Reader:
         largest = max(len(key) // 4 for key in self._recent) * self.task_bytes  # numbers have four bytes
         return min(most, max(least, RECENT_BYTES // max(largest, 1)))
 
-    def read(self, numbers: np.ndarray) -> Rows:
+    def read(self, numbers: np.ndarray) -> RowsByRole:
         """All rows of some tasks, stacked."""
         wanted, structure = jax.tree.flatten(self.outline)
         stacked = [np.empty((len(numbers), *like.shape), like.dtype) for like in wanted]
@@ -209,7 +209,7 @@ class Reader:
                 rows[k] = own_rows
         return jax.tree.unflatten(structure, stacked)
 
-    def _given(self, numbers: list[int]) -> Iterator[Task | Rows]:
+    def _given(self, numbers: list[int]) -> Iterator[Task | RowsByRole]:
         """The items of the dataset at these numbers; errors name the task."""
         said = f"one of the tasks {', '.join(map(str, numbers[:5]))}{', ...' * (len(numbers) > 5)}"
         try:
@@ -225,7 +225,7 @@ class Reader:
         except Exception as error:
             raise LoadingError(f"Task.load: reading {said} failed: {type(error).__name__}: {error}") from error
 
-    def _unlike(self, item: Rows, number: int) -> LoadingError:
+    def _unlike(self, item: RowsByRole, number: int) -> LoadingError:
         differ = [role for role in {**item, **self.outline} if _differs(item.get(role), self.outline.get(role))]
         its, first = (pytrees.describe(rows.get(differ[0])) for rows in (item, self.outline))
         return LoadingError(
@@ -240,7 +240,7 @@ class Window:
     def __init__(self, reader: Reader):
         self._reader = reader
         self._planned: collections.deque[np.ndarray] = collections.deque()
-        self._reading: collections.OrderedDict[bytes, Future[Rows]] = collections.OrderedDict()
+        self._reading: collections.OrderedDict[bytes, Future[RowsByRole]] = collections.OrderedDict()
         self._pool = ThreadPoolExecutor(reader.threads, thread_name_prefix="bilevel-loading")
         reader._windows.append(self)
 
@@ -253,7 +253,7 @@ class Window:
             self._planned = collections.deque(n for n in draws if n.tobytes() not in self._reading)
             self._go_on()
 
-    def taken(self, key: bytes) -> Future[Rows] | None:
+    def taken(self, key: bytes) -> Future[RowsByRole] | None:
         """The rows read for a step, removed from the window. The caller holds the lock."""
         if key not in self._reading:
             return None
@@ -280,14 +280,14 @@ class Window:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _fulfil(future: Future[Rows], read: Callable[[], Rows]) -> None:
+def _fulfil(future: Future[RowsByRole], read: Callable[[], RowsByRole]) -> None:
     try:
         future.set_result(read())
     except BaseException as error:
         future.set_exception(error)
 
 
-def _arrays(item: object, number: int) -> Rows:
+def _arrays(item: object, number: int) -> RowsByRole:
     """The rows of a task, as arrays of types that JAX counts in."""
     given = item if isinstance(item, Mapping) else {role: getattr(item, role, None) for role in ROLES}
     there = {role: rows for role, rows in given.items() if rows is not None}
