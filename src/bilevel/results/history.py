@@ -226,13 +226,12 @@ def fraction_of(solver: object) -> float | None:
     return float(weighting.fraction) if isinstance(weighting, CVaR) else None
 
 
-def _draws_fresh_tasks(solver: object) -> bool:
-    return getattr(getattr(solver, "sampling", None), "fresh", False)
-
-
 def of_distribution(solver: object) -> float | None:
     """With tasks from a distribution, the fraction whose mean the solver minimises (1 = all); None with a task list."""
-    fresh = "sampling=Fresh(" in solver if isinstance(solver, str) else _draws_fresh_tasks(solver)
+    if isinstance(solver, str):
+        fresh = "sampling=Fresh(" in solver
+    else:
+        fresh = getattr(getattr(solver, "sampling", None), "fresh", False)
     return (fraction_of(solver) or 1.0) if fresh else None
 
 

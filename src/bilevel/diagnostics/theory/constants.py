@@ -181,7 +181,8 @@ def estimate_constants(
         solved = solve_lower(problem, pair.x, centre)
         points.append(np.asarray(ravel_pytree(pair.x)[0]))
         losses.append(np.asarray(solved.losses))
-        gradients.append(_gradient_rows(task_gradients(problem, pair.x, solved.y)))
+        slopes_of_tasks = task_gradients(problem, pair.x, solved.y)
+        gradients.append(np.asarray(jax.vmap(lambda g: ravel_pytree(g)[0])(slopes_of_tasks)))
         slopes.append(float(np.max(smoothness(problem, pair._replace(y=solved.y)).upper_slope)))
     smallest, largest = _curvatures(problem, pairs)
     return Constants(
@@ -227,7 +228,3 @@ def _lower_noise(problem: Problem, pairs: list, seed: int) -> float:
 def _upper_noise(problem: Problem, x: Tree, y: PerTask[Tree], hypergradient: Hypergradient, seed: int) -> float:
     moments, _ = moments_of(SampledEstimator(hypergradient), problem, x, y, DRAWS, seed)
     return float(np.max(np.asarray(moments.variance)[:-1]) ** 0.5)
-
-
-def _gradient_rows(gradients: Tree) -> np.ndarray:
-    return np.asarray(jax.vmap(lambda g: ravel_pytree(g)[0])(gradients))
