@@ -24,9 +24,8 @@ def text(result: Result) -> str:
     title = name if result.objective is None else f"{name} ({result.objective})"
     lines = [
         f"{title}: {result.status} after {result.steps} steps, {_times(result)}. {result.message}".rstrip(),
-        *(
-            event.line for event in result.divergences if event.factor is not None
-        ),  # the message is about the last event
+        # The message is about the divergence that ended the run.
+        *(event.line for event in result.divergences if event.factor is not None),
         *iterates(result),
         *tails(result),
         *regrets(result),
