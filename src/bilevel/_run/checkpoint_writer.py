@@ -34,7 +34,7 @@ from bilevel._run.identity import DifferentRunError, Identities, Identity, chang
 from bilevel._run.peers import check_shared_folder
 from bilevel._run.run import Run
 from bilevel._run.run_folder import RunFolder
-from bilevel._run.run_state import Reached
+from bilevel._run.run_state import RunState
 from bilevel._run.sharded_leaves import States
 from bilevel._run.state_files import Snapshot
 from bilevel.results.result import Result
@@ -42,13 +42,13 @@ from bilevel.results.result import Result
 DISK_LATENCY, DISK_SPEED = 0.1, 1e8  # seconds, bytes a second: assumed until a write was timed
 
 
-class Unkept:
+class NoCheckpoint:
     """Writes nothing: for a run without checkpoints."""
 
     write_seconds = 0.0
     kept_step: int | None = None  # of the newest state in the folder; None = there is none
 
-    def restore(self) -> Reached | None:
+    def restore(self) -> RunState | None:
         """No state to resume from."""
         return None
 
@@ -56,13 +56,13 @@ class Unkept:
         """No state is ever due."""
         return None
 
-    def offer(self, reached: Reached) -> None:
+    def offer(self, reached: RunState) -> None:
         """Does nothing."""
 
-    def stop(self, reached: Reached) -> None:
+    def stop(self, reached: RunState) -> None:
         """Does nothing."""
 
-    def end(self, reached: Reached, result: Result) -> None:
+    def end(self, reached: RunState, result: Result) -> None:
         """Does nothing."""
 
 
@@ -71,10 +71,10 @@ class Found(NamedTuple):
 
     path: Path
     content: Content
-    reached: Reached | None  # None = it is in parts, of which every process reads its own
+    reached: RunState | None  # None = it is in parts, of which every process reads its own
 
 
-class Keeper(Unkept):
+class CheckpointWriter(NoCheckpoint):
     """Writes the checkpoints of one run to its folder."""
 
     def __init__(self, run: Run, checkpoint: Checkpoint, folder: RunFolder, made_with: Identity, run_digest: str):
@@ -87,7 +87,7 @@ class Keeper(Unkept):
         self.write_seconds, self._timed = 0.0, False  # time to write one state, measured or estimated
         self.tell: Callable[[str, dict[str, Json]], None] = lambda event, facts: None  # "checkpoint" and "problem"
 
-    def restore(self) -> Reached | None:
+    def restore(self) -> RunState | None:
         """The newest readable state; None if there is none."""
         peers = self._run.peers
         while True:
@@ -96,7 +96,7 @@ class Keeper(Unkept):
             if found is None:
                 return None
             reached = _on_devices(self._run, found.content, found.reached)
-            if isinstance(reached, Reached):
+            if isinstance(reached, RunState):
                 break
             peers.led(functools.partial(self._folder.set_aside, found.path, reached))
         self._last_step, self._ended = reached.step, not reached.running
@@ -121,7 +121,7 @@ class Keeper(Unkept):
         """The step at which a state is due; None = states are due by time."""
         return None if self._checkpoint.steps is None else self._last_step + int(self._checkpoint.steps)
 
-    def offer(self, reached: Reached) -> None:
+    def offer(self, reached: RunState) -> None:
         """Starts to write a state if one is due. The run continues meanwhile."""
         if not self._timed:
             bytes_in_all = sum(leaf.nbytes for leaf in jax.tree.leaves((reached.carry, reached.best, reached.safe)))
@@ -131,13 +131,13 @@ class Keeper(Unkept):
         if self._run.peers.decided(reached.running and self._is_due(reached.step) and self._writing is None):
             self._begin(reached)
 
-    def stop(self, reached: Reached) -> None:
+    def stop(self, reached: RunState) -> None:
         """Writes the state of a run that will be resumed later, and waits for the write to finish."""
         self._finish()
         self._begin(reached, last=True)
         self._finish(last=True)
 
-    def end(self, reached: Reached, result: Result) -> None:
+    def end(self, reached: RunState, result: Result) -> None:
         """Writes the state and the result of a run that has ended, unless it had ended before it was resumed."""
         if self._run.peers.decided(self._ended and self._folder.result.is_file()):
             return
@@ -157,7 +157,7 @@ class Keeper(Unkept):
         went_back = step < self._last_step
         return went_back or (step > self._last_step and (late or (due is not None and step >= due)))
 
-    def _begin(self, reached: Reached, last: bool = False) -> None:
+    def _begin(self, reached: RunState, last: bool = False) -> None:
         self._last_time, self._last_step = time.monotonic(), reached.step
         with self._trouble("its state", last):
             taken = self._states.begin(reached)
@@ -194,7 +194,7 @@ class Keeper(Unkept):
                 warnings.warn(f"{said} {then}", RuntimeWarning, stacklevel=2)
 
 
-def _on_devices(run: Run, content: Content, reached: Reached | None = None) -> Reached | str:
+def _on_devices(run: Run, content: Content, reached: RunState | None = None) -> RunState | str:
     """The state on the devices of the run, or a description of what is damaged. All processes call this."""
     if sharded_leaves.is_in_parts(content):
         assert run.checkpoint is not None
@@ -203,7 +203,7 @@ def _on_devices(run: Run, content: Content, reached: Reached | None = None) -> R
     return run.spread(reached)
 
 
-class Following(Unkept):
+class CheckpointFollower(NoCheckpoint):
     """For a process that writes no file: it sends its part to process 0 or to Orbax, and resumes from what was read."""
 
     def __init__(self, run: Run):
@@ -211,7 +211,7 @@ class Following(Unkept):
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="bilevel-writer")
         self._writing: Future[Snapshot] | None = None
 
-    def restore(self) -> Reached | None:
+    def restore(self) -> RunState | None:
         """The state that process 0 has read."""
         peers = self._run.peers
         while True:
@@ -220,21 +220,21 @@ class Following(Unkept):
             if content is None:
                 return None
             reached = _on_devices(self._run, state_files.of_bytes(content))
-            if isinstance(reached, Reached):
+            if isinstance(reached, RunState):
                 return reached
             peers.led(lambda: None)  # it is set aside
 
-    def offer(self, reached: Reached) -> None:
+    def offer(self, reached: RunState) -> None:
         """Starts to write when process 0 says so."""
         if self._run.peers.decided(0):
             self._begin(reached)
 
-    def stop(self, reached: Reached) -> None:
+    def stop(self, reached: RunState) -> None:
         """Sends the whole state, and waits until it is written."""
         self._begin(reached)
         self._finish()
 
-    def _begin(self, reached: Reached) -> None:
+    def _begin(self, reached: RunState) -> None:
         self._finish()
         with contextlib.suppress(OSError):  # of which process 0 tells
             self._writing = self._pool.submit(self._states.begin(reached))
@@ -250,61 +250,63 @@ class Following(Unkept):
         self._states.abandon()
         self._pool.shutdown()
 
-    def end(self, reached: Reached, result: Result) -> None:
+    def end(self, reached: RunState, result: Result) -> None:
         """Sends the last state, unless the run had ended before."""
         if not self._run.peers.decided(0):
             self.stop(reached)
 
 
-class Passing(Keeper):
+class StatesOnly(CheckpointWriter):
     """For a run whose result is stored elsewhere: its end writes nothing here."""
 
-    def end(self, reached: Reached, result: Result) -> None:
+    def end(self, reached: RunState, result: Result) -> None:
         """Waits for pending writes."""
         self._finish()
 
 
 @contextlib.contextmanager
-def opened(runs: Sequence[Run], kind: type[Keeper] = Keeper) -> Iterator[list[Unkept]]:
-    """A keeper for each run, each with the lock of its folder."""
+def open_checkpoints(
+    runs: Sequence[Run], kind: type[CheckpointWriter] = CheckpointWriter
+) -> Iterator[list[NoCheckpoint]]:
+    """A scope with one writer for each run, each of which holds the lock of its folder."""
     if all(run.checkpoint is None for run in runs):
-        yield [Unkept() for _ in runs]
+        yield [NoCheckpoint() for _ in runs]
         return
     with contextlib.ExitStack() as stack:
-        keepers = runs[0].peers.led(lambda: _opened(stack, runs, kind)) or [_following(stack, run) for run in runs]
+        writers = runs[0].peers.led(lambda: _opened(stack, runs, kind)) or [_following(stack, run) for run in runs]
         for run in runs:
             if run.checkpoint is not None and not isinstance(run.checkpoint.files, OneFile):
                 check_shared_folder(run.peers, run.checkpoint.path)
-        yield keepers
+        yield writers
 
 
-def _following(stack: contextlib.ExitStack, run: Run) -> Unkept:
+def _following(stack: contextlib.ExitStack, run: Run) -> NoCheckpoint:
     if run.checkpoint is None:
-        return Unkept()
-    keeper = Following(run)
-    stack.callback(keeper.close)
-    return keeper
+        return NoCheckpoint()
+    writer = CheckpointFollower(run)
+    stack.callback(writer.close)
+    return writer
 
 
-def _opened(stack: contextlib.ExitStack, runs: Sequence[Run], kind: type[Keeper]) -> list[Unkept]:
+def _opened(stack: contextlib.ExitStack, runs: Sequence[Run], kind: type[CheckpointWriter]) -> list[NoCheckpoint]:
     layout = runs[0].layout
     opener = _Opener(stack, kind, 1 if layout is None else layout.mesh.size)
-    keepers = [opener.open(run) for run in runs]
+    writers = [opener.open(run) for run in runs]
     opener.warn_of_changes()
-    return keepers
+    return writers
 
 
 class _Opener:
     """Opens the folders of several runs. A stack closes them. Data that the runs share are hashed once."""
 
-    def __init__(self, stack: contextlib.ExitStack, kind: type[Keeper], devices: int):
+    def __init__(self, stack: contextlib.ExitStack, kind: type[CheckpointWriter], devices: int):
         self._stack, self._kind = stack, kind
         self._identities, self._environment, self._changes = Identities(), environment(devices), set[str]()
         self._draws_others = False  # tasks, than on the devices that a run was begun on
 
-    def open(self, run: Run) -> Unkept:
+    def open(self, run: Run) -> NoCheckpoint:
         if run.checkpoint is None:
-            return Unkept()
+            return NoCheckpoint()
         folder = RunFolder(run.checkpoint.folder)
         self._stack.callback(folder.close)
         facts, kept = self._identities.of(run), folder.description()
@@ -318,10 +320,10 @@ class _Opener:
             self._changes |= {changes(before, self._environment)} - {""}
             self._draws_others |= run.draws and before.get("devices") != self._environment["devices"]
         run.report.keep_in(folder.path)
-        keeper = self._kind(run, run.checkpoint, folder, self._environment, digest(facts))
-        keeper.tell = run.report.event
-        self._stack.callback(keeper.close)
-        return keeper
+        writer = self._kind(run, run.checkpoint, folder, self._environment, digest(facts))
+        writer.tell = run.report.event
+        self._stack.callback(writer.close)
+        return writer
 
     def warn_of_changes(self) -> None:
         if self._changes:

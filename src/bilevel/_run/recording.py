@@ -21,7 +21,7 @@ from bilevel._run.evaluation import evaluate as evaluate
 from bilevel._run.loop import Carry, Variables, Watch, average_of
 from bilevel._run.progress import LOGGER
 from bilevel._run.run import Run
-from bilevel._run.run_state import CALLBACK_FAILED, STOPPED, Evaluated, Reached, Row, score
+from bilevel._run.run_state import CALLBACK_FAILED, STOPPED, Evaluated, Row, RunState, score
 from bilevel.problem.problem import BaseProblem
 from bilevel.results.history import History, Iterate
 from bilevel.results.result import Result
@@ -29,15 +29,15 @@ from bilevel.solvers._base.fresh_tasks import FreshTasks
 from bilevel.solvers._base.state import Info, State
 
 
-def begin(run: Run, carry: Carry) -> Reached:
+def begin(run: Run, carry: Carry) -> RunState:
     """The state of a run before its first step."""
     row, point, passes = _row(run, carry, 0, 0.0, fits=run.fits)
     row = row._replace(direction_norm=float("nan"))
     best = _evaluated(point, row)
-    return Reached(carry, 0, (row,), best, since_best=0, seconds=0.0, compile_seconds=0.0, passes=passes, seen=point)
+    return RunState(carry, 0, (row,), best, since_best=0, seconds=0.0, compile_seconds=0.0, passes=passes, seen=point)
 
 
-def add_row(run: Run, reached: Reached, last: bool = False) -> Reached:
+def add_row(run: Run, reached: RunState, last: bool = False) -> RunState:
     """Evaluates the run at its current point and adds a row. The last evaluation always fits y."""
     carry, best = reached.carry, reached.best
     fits = run.fits and (last or run.affords_fit(reached.step, reached.passes))
@@ -57,7 +57,7 @@ def add_row(run: Run, reached: Reached, last: bool = False) -> Reached:
     )
 
 
-def as_dict(run: Run, reached: Reached) -> dict[str, Json]:
+def as_dict(run: Run, reached: RunState) -> dict[str, Json]:
     """A copy of the last row and of the current point, for a callback that may keep or change them."""
     row, point = reached.rows[-1], reached.seen or Variables.of(reached.carry.state)
     named = row._asdict()
@@ -67,7 +67,7 @@ def as_dict(run: Run, reached: Reached) -> dict[str, Json]:
     return copied | {"x": x, "y": run.problem.by_name(y)}
 
 
-def result(run: Run, reached: Reached) -> Result:
+def result(run: Run, reached: RunState) -> Result:
     """The result of a run."""
     problem = run.problem
 
@@ -103,7 +103,7 @@ def result(run: Run, reached: Reached) -> Result:
     )
 
 
-def _visited(run: Run, reached: Reached) -> dict[str, Evaluated]:
+def _visited(run: Run, reached: RunState) -> dict[str, Evaluated]:
     """The iterates of a run whose steps see some of the tasks, after a final refit of every y."""
     carry = reached.carry
     points = {"last": Variables.of(carry.state), "best": reached.best.point}
@@ -117,7 +117,7 @@ def _visited(run: Run, reached: Reached) -> dict[str, Evaluated]:
     return {name: Evaluated(point._replace(y=visit.y), *own) for (name, point), visit, own in ends}
 
 
-def _evaluated_again(run: Run, reached: Reached) -> dict[str, Evaluated]:
+def _evaluated_again(run: Run, reached: RunState) -> dict[str, Evaluated]:
     """The iterates of any other run, evaluated again if its evaluations were of some of the tasks."""
     carry = reached.carry
 
@@ -237,7 +237,7 @@ def _history(run: Run, rows: tuple[Row, ...]) -> History:
     return History(**columns, metrics=in_order(run.metrics, measured))
 
 
-def call_back(run: Run, lane: Reached) -> Reached:
+def call_back(run: Run, lane: RunState) -> RunState:
     """The state after the callback. The run ends if the callback returned True or raised."""
     if run.callback is None:
         return lane

@@ -11,7 +11,7 @@ from bilevel._core.types import Tree
 from bilevel._run.loop import Carry, Variables
 from bilevel._run.recording import evaluated_at, objective_of
 from bilevel._run.run import Run
-from bilevel._run.run_state import DIVERGED, FINISHED, Reached, score
+from bilevel._run.run_state import DIVERGED, FINISHED, RunState, score
 from bilevel.results.history import Divergence
 from bilevel.solvers._base.fresh_tasks import FreshTasks
 from bilevel.solvers._base.solver import Solver
@@ -40,7 +40,7 @@ class Broken(NamedTuple):
     weights: bool = False
 
 
-def respond(run: Run, reached: Reached, last: Carry, broken: Carry) -> Reached:
+def respond(run: Run, reached: RunState, last: Carry, broken: Carry) -> RunState:
     """Decides about a run whose next step breaks: it ends, or continues from a safe point with smaller rates.
 
     Args:
@@ -76,13 +76,13 @@ def respond(run: Run, reached: Reached, last: Carry, broken: Carry) -> Reached:
     )
 
 
-def solver_of(run: Run, reached: Reached) -> Solver:
+def solver_of(run: Run, reached: RunState) -> Solver:
     """The solver at the rates that the run has come to."""
     scaled = None if reached.scale == 1 else run.solver.with_scaled_rates(reached.scale)
     return run.stepper if scaled is None else scaled.stepper()
 
 
-def guarded(run: Run, reached: Reached, last: bool) -> Reached:
+def guarded(run: Run, reached: RunState, last: bool) -> RunState:
     """Decides about a run at an evaluation: its best point is kept, and a run that is far above it goes back.
 
     A run goes back if its objective exceeds the best one by half of the best and by half of all that was gained. It
@@ -110,7 +110,7 @@ def guarded(run: Run, reached: Reached, last: bool) -> Reached:
     return reached
 
 
-def _gone_back(reached: Reached, said: str, factor: float, back_to: int) -> Reached:
+def _gone_back(reached: RunState, said: str, factor: float, back_to: int) -> RunState:
     """The state at the best point, without the rows of the steps that will be taken again."""
     message = f"{said} It continued from there with its rates times {factor:g}."
     event = Divergence(reached.step, None, "objective", message, factor, back_to)
@@ -159,7 +159,7 @@ def _advice(run: Run, found: Broken, info: Info) -> str:
     return f"Try a smaller {rates}{', or None to have the rates chosen' if chooses else ''}{batch}."
 
 
-def _held(run: Run, reached: Reached, last: Carry) -> str:
+def _held(run: Run, reached: RunState, last: Carry) -> str:
     """What the result holds. If losses grew without bound, an earlier point is better."""
     words = "The result holds the last finite state"
     if not run.problem.comparable_losses:

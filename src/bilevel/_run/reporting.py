@@ -16,7 +16,7 @@ from bilevel._run.loggers.progress import Progress
 
 if TYPE_CHECKING:
     from bilevel._run.run import Run
-    from bilevel._run.run_state import Reached, Row
+    from bilevel._run.run_state import Row, RunState
     from bilevel.results.result import Result
 
 FAILED = "failed"  # the status of a run that an exception ended
@@ -43,7 +43,7 @@ class Report:
         self.loggers = list(loggers)
         self.folder: Path | None = None  # of the run, where it has one
         self._run: Run | None = None
-        self._last: Reached | None = None  # the last state with news
+        self._last: RunState | None = None  # the last state with news
         self._told = -1  # the last step whose evaluation was logged
         self._divergences = 0  # the number of divergences logged
         self._ended = False
@@ -53,7 +53,7 @@ class Report:
         self.folder = folder
         self.loggers.insert(0, Progress(folder / "progress.jsonl"))
 
-    def start(self, run: Run, reached: Reached) -> None:
+    def start(self, run: Run, reached: RunState) -> None:
         """Logs the start of the run in this process; a new run also logs the evaluation at its start.
 
         A run that had ended before, and is only read, logs nothing.
@@ -79,7 +79,7 @@ class Report:
         if reached.step == 0:
             self._log(reached.rows[0], np.nan)
 
-    def move(self, reached: Reached) -> None:
+    def move(self, reached: RunState) -> None:
         """Logs new evaluations and divergences after a call."""
         before = self._last
         if not self.loggers or before is None:
@@ -117,7 +117,7 @@ class Report:
         self._ended = True
         self._tell("end", lambda logger: logger.end(status, message))
 
-    def _tell_divergences(self, reached: Reached) -> None:
+    def _tell_divergences(self, reached: RunState) -> None:
         found = reached.divergences
         for divergence in found[self._divergences :]:
             self.event("divergence", divergence._asdict())

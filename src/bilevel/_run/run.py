@@ -17,11 +17,11 @@ from bilevel._run.devices import Layout
 from bilevel._run.divergence import DIVERGED as DIVERGED
 from bilevel._run.divergence import Policy, SmallerRates, Stop
 from bilevel._run.evaluation import FIXED, HEAVY, EvaluatedTasks
-from bilevel._run.loop import Carry, Reservoir, State, gone_on_with
+from bilevel._run.loop import Carry, Reservoir, State, resumed
 from bilevel._run.peers import Peers
 from bilevel._run.prefetch import ReadAhead
 from bilevel._run.reporting import Report
-from bilevel._run.run_state import Reached
+from bilevel._run.run_state import RunState
 from bilevel._run.stopping import Deadline
 from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.solvers._base.fresh_tasks import FreshTasks
@@ -139,17 +139,17 @@ class Run:
         """Values of the run as on one device, with tasks in the groups of the problem."""
         return tree if self.layout is None else self.layout.whole(tree)
 
-    def spread(self, reached: Reached) -> Reached:
+    def spread(self, reached: RunState) -> RunState:
         """Values that were read from a file, on the devices of the run."""
         carry, best, safe = reached.carry, reached.best.point, reached.safe
         if self.layout is not None:
             carry, best, safe = self.layout.laid_out(self.layout.spread((carry, best, safe)))
-        carry, safe = self.gone_on_with(carry), None if safe is None else self.gone_on_with(safe)
+        carry, safe = self.resumed(carry), None if safe is None else self.resumed(safe)
         return reached._replace(carry=carry, best=reached.best._replace(point=best), safe=safe)
 
-    def gone_on_with(self, carry: Carry) -> Carry:
+    def resumed(self, carry: Carry) -> Carry:
         """Values of a state that another number of devices may have written."""
-        return gone_on_with(self.stepper, self.placed, self.layout, self.key, self._start_key, carry)
+        return resumed(self.stepper, self.placed, self.layout, self.key, self._start_key, carry)
 
     @functools.cached_property
     def peers(self) -> Peers:

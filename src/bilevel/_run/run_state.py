@@ -84,7 +84,7 @@ def _chosen_by(evaluated: Row | Evaluated) -> float:
     return float(np.max(np.where(np.isnan(losses), np.inf, losses)))
 
 
-class Reached(NamedTuple):
+class RunState(NamedTuple):
     """Everything that a run has reached. Together with the `Run` it determines all that follows."""
 
     carry: Carry
@@ -112,7 +112,7 @@ class Reached(NamedTuple):
         """Whether the run has not ended."""
         return self.status == RUNNING
 
-    def ended(self, status: str, message: str = "") -> Reached:
+    def ended(self, status: str, message: str = "") -> RunState:
         """The same state, with the run ended."""
         return self._replace(status=status, message=message)
 

@@ -33,7 +33,7 @@ from bilevel._run.devices import Layout, is_in_groups, spec_of_rows
 from bilevel._run.peers import check_shared_folder, mark
 from bilevel._run.run import Run
 from bilevel._run.run_folder import ARRAYS, arrays_name
-from bilevel._run.run_state import Reached
+from bilevel._run.run_state import RunState
 from bilevel._run.state_files import Outline, Snapshot
 
 
@@ -115,7 +115,7 @@ class States:
         peers = run.peers
         self._writer = run.checkpoint.files.writer(peers.processes, peers.rank)
 
-    def begin(self, reached: Reached) -> Callable[[], Snapshot]:
+    def begin(self, reached: RunState) -> Callable[[], Snapshot]:
         """Copies the state, in all processes.
 
         Returns a function for a thread, which raises an OSError or returns what process 0 then writes.
@@ -131,7 +131,7 @@ class States:
             self._writer.abandon()
 
 
-def begin(run: Run, reached: Reached, writer: Writer, folder: Path) -> Callable[[], Snapshot]:
+def begin(run: Run, reached: RunState, writer: Writer, folder: Path) -> Callable[[], Snapshot]:
     """Copies the state; see `States.begin`."""
     place = folder / arrays_name(reached.step, _token(run, folder))
     named = state_files.named_leaves(
@@ -237,7 +237,7 @@ def plan(run: Run, content: Content, folder: Path) -> Plan:
     return Plan(needed, kinds, parts, folder / place, {name: tuple(own) for name, own in files.items()})
 
 
-def restored(run: Run, content: Content, folder: Path) -> Reached | str:
+def restored(run: Run, content: Content, folder: Path) -> RunState | str:
     """The state on the devices of the run, or in all processes a description of what is damaged."""
     peers = run.peers
     check_shared_folder(peers, folder)
@@ -254,15 +254,15 @@ def restored(run: Run, content: Content, folder: Path) -> Reached | str:
     if run.layout is not None:
         carry, best, safe = run.layout.laid_out((reached.carry, reached.best.point, reached.safe))
         reached = reached._replace(carry=carry, best=reached.best._replace(point=best), safe=safe)
-    safe = None if reached.safe is None else run.gone_on_with(reached.safe)
-    return reached._replace(carry=run.gone_on_with(reached.carry), safe=safe)
+    safe = None if reached.safe is None else run.resumed(reached.safe)
+    return reached._replace(carry=run.resumed(reached.carry), safe=safe)
 
 
 def _check(run: Run, content: Content, found: Plan) -> None:
     check_files(found.place, found.files, run.peers.processes, run.peers.rank)
 
 
-def _read(run: Run, content: Content, found: Plan) -> Reached:
+def _read(run: Run, content: Content, found: Plan) -> RunState:
     tree, rows = found.needed._asdict(), RowReader(found.place)
     wanted = state_files.named_leaves(tree)
     shaped = {name: _shaped(name, content, found, like) for name, like in wanted.items()}
@@ -276,7 +276,7 @@ def _read(run: Run, content: Content, found: Plan) -> Reached:
             leaf = state_files.read_leaf(name, content.arrays[name], found.kinds[name], wanted[name])
             read.append(_placed(leaf, goal))
     whole = jax.tree.unflatten(jax.tree.structure(tree), read)
-    return Reached(**on_devices(run.layout, whole), **state_files.the_rest(content, found.needed))
+    return RunState(**on_devices(run.layout, whole), **state_files.the_rest(content, found.needed))
 
 
 def _shaped(name: str, content: Content, found: Plan, like: Tree) -> Tree:

@@ -24,7 +24,7 @@ from bilevel._run import loop, recording
 from bilevel._run.evaluation import Losses
 from bilevel._run.loop import Carry, Variables
 from bilevel._run.run import Run
-from bilevel._run.run_state import Evaluated, Reached, Row
+from bilevel._run.run_state import Evaluated, Row, RunState
 from bilevel.results.history import Divergence
 from bilevel.results.pytree_json import Leaf
 
@@ -32,7 +32,7 @@ KIND = Kind("bilevel.state", reader="solve(resume=True): state", writer="solve(c
 ARRAYS = ("carry", "best", "safe", "rows")  # the fields that are not JSON
 DROPPED = ("steps_per_second", "seen")  # the first call and the first evaluation set them again
 ANY = -1  # in a shape of an outline: any length
-COUNTERS = tuple(name for name in Reached._fields if name not in ARRAYS + DROPPED)
+COUNTERS = tuple(name for name in RunState._fields if name not in ARRAYS + DROPPED)
 
 
 class Snapshot(NamedTuple):
@@ -60,7 +60,7 @@ class Outline(NamedTuple):
     safe: Carry | None
 
 
-def take(run: Run, reached: Reached) -> Snapshot:
+def take(run: Run, reached: RunState) -> Snapshot:
     """The state of a run, fetched in one transfer. It does not depend on the number of devices."""
     named = named_leaves(run.whole(Outline(reached.carry, reached.best, reached.safe))._asdict())
     kinds = {name: kind_of(leaf) for name, leaf in named.items()}
@@ -69,7 +69,7 @@ def take(run: Run, reached: Reached) -> Snapshot:
     return Snapshot(reached.step, document | {"leaves": kinds}, jax.device_get(plain) | columns)
 
 
-def described(reached: Reached) -> tuple[dict[str, Json], dict[str, np.ndarray]]:
+def described(reached: RunState) -> tuple[dict[str, Json], dict[str, np.ndarray]]:
     """Everything but the leaves: the JSON document, and the columns of the history."""
     fields = dict(zip(Row._fields, zip(*reached.rows, strict=True), strict=True))
     metrics = fields.pop("metrics")
@@ -109,13 +109,13 @@ def outline(run: Run) -> Outline:
     return Outline(carry, best, carry if run.policy.goes_back else None)
 
 
-def restore(content: Content, needed: Outline) -> Reached:
+def restore(content: Content, needed: Outline) -> RunState:
     """The state in a file; a ValueError names the leaf that does not fit the run."""
     wanted = named_leaves(needed._asdict())
     kinds = kinds_in(content, wanted, set(content.arrays))
     leaves = [read_leaf(name, content.arrays[name], kinds[name], like) for name, like in wanted.items()]
     tree = jax.tree.unflatten(jax.tree.structure(needed._asdict()), leaves)
-    return Reached(**tree, **the_rest(content, needed))
+    return RunState(**tree, **the_rest(content, needed))
 
 
 def kinds_in(content: Content, wanted: dict[str, Json], there: set[str]) -> dict[str, str]:

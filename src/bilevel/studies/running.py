@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from bilevel._run.checkpoint_writer import Passing, opened
+from bilevel._run.checkpoint_writer import StatesOnly, open_checkpoints
 from bilevel._run.compiling import compile_cache
 from bilevel._run.divergence import Stop
 from bilevel._run.driver import run_one
@@ -211,8 +211,8 @@ def _probed(run: Run, probe: Probe, shown: Bar, halt: threading.Event) -> Done:
 
 
 def _make(run: Run, shown: Bar, halt: threading.Event) -> Result:
-    with opened([run], Passing) as keepers:
-        return run_one(run, shown, halt, keepers[0])
+    with open_checkpoints([run], StatesOnly) as writers:
+        return run_one(run, shown, halt, writers[0])
 
 
 def seconds_of(stage: Stage, records: RecordFiles) -> float:
