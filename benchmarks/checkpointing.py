@@ -128,7 +128,7 @@ def part(folder: str, address: str, process: str, megabytes: str, times: str) ->
     """What one of two processes measures, printed as JSON lines."""
     bl.distributed.start(address, processes=2, process=int(process))
     from bilevel._run import driver
-    from bilevel._run.checkpoint_writer import opened
+    from bilevel._run.checkpoint_writer import open_checkpoints
     from bilevel._run.devices import Layout
     from bilevel._run.run import Run
 
@@ -144,11 +144,11 @@ def part(folder: str, address: str, process: str, megabytes: str, times: str) ->
             place = Path(folder, f"{type(files).__name__}-{k}")
             kept = {"checkpoint": bl.Checkpoint(place, seconds=None, steps=1, files=files), "layout": layout}
             made = Run(given, bl.MORBiT(0.1, 0.1), x, y, 0, 10, **kept)
-            with opened([made]) as [keeper]:
+            with open_checkpoints([made]) as [writer]:
                 reached = driver._begin(made)._replace(step=1)
-                found = _measured(functools.partial(keeper.offer, reached), place / "state-000000000001.safetensors")
-            with opened([Run(given, bl.MORBiT(0.1, 0.1), x, y, 0, 10, resume=True, **kept)]) as [keeper]:
-                found |= {f"read {name}": value for name, value in _measured(keeper.restore).items()}
+                found = _measured(functools.partial(writer.offer, reached), place / "state-000000000001.safetensors")
+            with open_checkpoints([Run(given, bl.MORBiT(0.1, 0.1), x, y, 0, 10, resume=True, **kept)]) as [writer]:
+                found |= {f"read {name}": value for name, value in _measured(writer.restore).items()}
             if k:  # the first compiles
                 print(json.dumps({"files": type(files).__name__, "process": int(process)} | found), flush=True)
 

@@ -111,7 +111,7 @@ def time_steps(sizes: list[int], steps: int = 100_000, turns: int = 3) -> None:
     names += ("worst, start", "mean", "worst, end", "mean")
     lines, seen = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"], {}
     solver = bl.MORBiT(sampling=bl.sampling.Mixture(DRAWN))
-    rarely = {n: 1 + some_tasks.steps_at_a_visit(solver, n, DRAWN) for n in sizes}
+    rarely = {n: 1 + some_tasks.extra_lower_steps(solver, n, DRAWN) for n in sizes}
     given = [(n, "given", 1) for n in (DRAWN, *sizes)]
     chosen = [(DRAWN, "chosen", count) for count in sorted({1, *rarely.values()})]
     chosen += [(n, "chosen", count) for n, count in rarely.items()]

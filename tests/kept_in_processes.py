@@ -56,7 +56,7 @@ def main(folder, out, asked):
     if asked.get("processes", 1) > 1:
         bl.distributed.start(**{name: asked[name] for name in ("address", "processes", "process")})
     jax.config.update("jax_enable_x64", True)
-    warnings.filterwarnings("ignore", "solve.resume=True.: the run was begun with devices")
+    warnings.filterwarnings("ignore", "solve.resume=True.: the run was started with devices")
     files = bl.checkpoints.OneFile() if asked.get("one_file") else bl.checkpoints.Orbax(seconds=60)
     place = folder / "elsewhere" if asked.get("elsewhere") and jax.process_index() else folder
     solver = bl.MORBiT(0.01, 0.1, upper_rule=optax.adam)

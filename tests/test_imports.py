@@ -81,7 +81,7 @@ def room(name):
 def test_the_reading_of_imports_finds_them():
     assert "problem.per_task" in KNOWS["hypergradients.upper"]
     assert "weightings" in KNOWS["solvers.ttsa"]
-    assert KNOWS["_core.pytrees"] == set()
+    assert KNOWS["_core.types"] == set()
 
 
 def test_every_module_is_in_a_room_and_the_rooms_are_those_of_the_list():

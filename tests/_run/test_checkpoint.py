@@ -18,7 +18,7 @@ import pytest
 
 import bilevel as bl
 from bilevel._run import checkpoint_writer, driver, identity, loop, state_files
-from bilevel._run.checkpoint_writer import opened
+from bilevel._run.checkpoint_writer import open_checkpoints
 from bilevel._run.parallel_runs import run_all
 from bilevel._run.progress import Quiet
 from bilevel._run.run import Run
@@ -88,8 +88,8 @@ def test_a_run_may_be_cut_anywhere(moment, tmp_path, monkeypatch):
     run = Run(NOISY, SOLVERS["MORBiT"], X, Y, 0, 60, 20, checkpoint=bl.Checkpoint(tmp_path), resume=True)
     if moment == 0:
         halt.set()
-    with opened([run]) as keepers:
-        assert run_all([run], Quiet(), halt, keepers)[0].steps == moment
+    with open_checkpoints([run]) as writers:
+        assert run_all([run], Quiet(), halt, writers)[0].steps == moment
     monkeypatch.undo()
     assert same(solve(checkpoint=tmp_path, resume=True), whole())
 
@@ -205,8 +205,8 @@ def test_a_batch_goes_on_although_its_seeds_are_at_different_steps(tmp_path):
             )
             for run in plain
         ]
-        with opened(runs) as keepers:
-            return driver.run_lanes(runs, Quiet().split(3), halt, keepers)
+        with open_checkpoints(runs) as writers:
+            return driver.run_lanes(runs, Quiet().split(3), halt, writers)
 
     together = driver.run_lanes(plain, Quiet().split(3))
     halt = threading.Event()
@@ -330,7 +330,7 @@ def test_texts_are_of_what_a_function_is_made_of_not_of_the_object():
 def test_another_environment_is_told_once_and_the_run_goes_on(tmp_path, monkeypatch):
     solve(seeds=2, checkpoint=tmp_path, callback=ctrl_c_at(20))
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "") + " --other")
-    with pytest.warns(UserWarning, match=r"begun with XLA_FLAGS .*now .*--other") as caught:
+    with pytest.warns(UserWarning, match=r"started with XLA_FLAGS .*now .*--other") as caught:
         results = solve(seeds=2, checkpoint=tmp_path, resume=True)
     assert len(caught) == 1
     assert [result.status for result in results] == ["finished"] * 2
@@ -415,7 +415,7 @@ def test_a_damaged_state_is_passed_over_for_an_older_one(damage, tmp_path):
     solve(checkpoint=bl.Checkpoint(tmp_path), resume=True, callback=ctrl_c_at(40))
     newest = tmp_path / "state-000000000040.safetensors"
     newest.write_bytes(damage(newest.read_bytes()))
-    with pytest.warns(RuntimeWarning, match="a state cannot be read, and an older one is looked for.*0040"):
+    with pytest.warns(RuntimeWarning, match="a state cannot be read, so an older one is tried.*0040"):
         resumed = solve(checkpoint=tmp_path, resume=True)
     assert same(resumed, whole())
 
@@ -521,10 +521,11 @@ def test_a_run_that_went_back_is_resumed_with_its_smaller_rates(tmp_path):
 
 def test_states_beyond_where_a_run_went_back_to_are_removed(tmp_path):
     """They would be taken for the newest ones."""
-    with opened([Run(NOISY, SOLVERS["MORBiT"], X, Y, 0, 60, 20, checkpoint=bl.Checkpoint(tmp_path))]) as [keeper]:
-        reached = driver._begin(keeper._run)
+    run = Run(NOISY, SOLVERS["MORBiT"], X, Y, 0, 60, 20, checkpoint=bl.Checkpoint(tmp_path))
+    with open_checkpoints([run]) as [writer]:
+        reached = driver._begin(writer._run)
         for step in (10, 20, 30, 40, 15):
-            keeper.stop(reached._replace(step=step))
+            writer.stop(reached._replace(step=step))
     assert states(tmp_path) == ["state-000000000015.safetensors"]
 
 

@@ -156,10 +156,7 @@ def test_a_deadline_stops_a_run_that_then_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(Deadline, "is_within", lambda self, seconds: len(near) > 2 or bool(near.append(seconds)))
     result = solve(checkpoint=tmp_path, seconds=500)
     assert result.status == "stopped early"
-    assert (
-        result.message
-        == "Stopped because its time was over (seconds=500). Its state is kept: with resume=True it goes on from here."
-    )
+    assert result.message.startswith("Stopped because its time limit was reached (seconds=500). Its state is kept: ")
     assert 0 < result.steps < 60
     assert not (tmp_path / "result.safetensors").exists()
     monkeypatch.undo()
@@ -184,7 +181,7 @@ def test_a_deadline_leaves_time_for_a_call_and_for_writing(tmp_path, monkeypatch
 def test_seconds_are_for_all_of_a_call():
     results = solve(steps=10**6, every=10**5, seeds=3, seconds=0.5)
     assert {result.status for result in results} == {"stopped early"}
-    assert results[0].message == "Stopped because its time was over (seconds=0.5)."
+    assert results[0].message == "Stopped because its time limit was reached (seconds=0.5)."
 
 
 # ------------------------------------------------------------------ disks
@@ -214,12 +211,12 @@ def test_a_run_whose_states_cannot_be_written_ends_with_its_result(number, tmp_p
     assert len(caught) == 2  # once on the way, once at the end
     assert os.strerror(number) in str(caught[0].message)
     assert "tried again" in str(caught[0].message)
-    assert "What was reached is in the result" in str(caught[1].message)
+    assert "The result still has it" in str(caught[1].message)
 
 
 def test_a_disk_that_has_room_again_is_written_to(tmp_path, monkeypatch):
     failing(monkeypatch, errno.ENOSPC, until=2)
-    with pytest.warns(RuntimeWarning, match="The run goes on") as caught:
+    with pytest.warns(RuntimeWarning, match="The run continues") as caught:
         solve(checkpoint=bl.Checkpoint(tmp_path, steps=5))
     assert len(caught) == 1
     assert same(solve(checkpoint=tmp_path, resume=True), solve())

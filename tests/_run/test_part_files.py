@@ -145,7 +145,7 @@ def truncated(place):
 @pytest.mark.parametrize("damage", [flipped, truncated, shutil.rmtree])
 def test_a_damaged_state_is_passed_over_for_an_older_one(damage, stopped):
     damage(stopped / names(stopped, ".orbax")[-1])
-    with pytest.warns(RuntimeWarning, match="a state cannot be read, and an older one is looked for"):
+    with pytest.warns(RuntimeWarning, match="a state cannot be read, so an older one is tried"):
         assert same(resumed(stopped), whole())
     aside = names(stopped, ".unreadable")
     assert "state-000000000040.unreadable" in aside

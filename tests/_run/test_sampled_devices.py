@@ -12,7 +12,7 @@ import pytest
 
 import bilevel as bl
 from bilevel._core.module import part
-from bilevel._run.devices import Layout, Stretch
+from bilevel._run.devices import Layout, TaskRange
 from bilevel._run.evaluation import Asked
 from bilevel.problem.mapped import Mapped
 from bilevel.solvers._base.drawing import check_devices
@@ -162,7 +162,7 @@ class TwoOfSeven(Layout):
     """Seven tasks of one group and two of another on two devices, as a layout says."""
 
     devices = 2
-    stretches = ((Stretch(0, 6, True), Stretch(6, 7, False)), (Stretch(0, 2, True),))
+    ranges = ((TaskRange(0, 6, True), TaskRange(6, 7, False)), (TaskRange(0, 2, True),))
 
 
 def test_any_tasks_can_be_asked_for_where_devices_have_equally_many_of_them():

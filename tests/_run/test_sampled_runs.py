@@ -7,7 +7,7 @@ import pytest
 
 import bilevel as bl
 from bilevel._run import final_refit, state_files
-from bilevel._run.evaluation import FIXED, HEAVY, Part
+from bilevel._run.evaluation import FIXED, HEAVY, EvaluatedTasks
 from bilevel._run.loop import add, rested
 from bilevel._run.run import Run
 from bilevel.problem import sources
@@ -154,9 +154,9 @@ def test_a_run_whose_steps_see_all_tasks_ends_where_its_last_step_left_it():
 
 
 def test_a_part_is_for_steps_that_see_a_few_of_very_many():
-    assert Part.of(bl.MORBiT(), problem_of(1200)) is None
-    assert Part.of(solver_of(4).stepper(), problem_of(200)) is None
-    part = Part.of(solver_of(4).stepper(), problem_of(1200))
+    assert EvaluatedTasks.of(bl.MORBiT(), problem_of(1200)) is None
+    assert EvaluatedTasks.of(solver_of(4).stepper(), problem_of(200)) is None
+    part = EvaluatedTasks.of(solver_of(4).stepper(), problem_of(1200))
     weights = np.zeros(1200)
     weights[[7, 1100]] = 0.5
     places = part.places(weights)[0]

@@ -20,7 +20,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -28,6 +28,7 @@ import numpy as np
 from bilevel._core import documents
 from bilevel._core.documents import shown
 from bilevel._core.files import FilePath, open_regular, shown_path
+from bilevel._core.types import Json
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -60,11 +61,11 @@ class Kind(NamedTuple):
 class Content(NamedTuple):
     """The content of a file."""
 
-    document: dict[str, Any]
+    document: dict[str, Json]
     arrays: Arrays
 
 
-def encode(kind: Kind, document: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
+def encode(kind: Kind, document: Mapping[str, Json], arrays: Mapping[str, Json]) -> bytes:
     """The bytes of a file. The document needs "made with", the versions of the software that writes it."""
     from safetensors.numpy import save
 
@@ -107,7 +108,7 @@ def format_of(path: FilePath, where: str) -> object:
 class _Header:
     """The header of a file; every number in it has been checked against the length of the file."""
 
-    def __init__(self, entries: dict[str, Any], size: int):
+    def __init__(self, entries: dict[str, Json], size: int):
         self.size = size
         self.metadata: dict[str, str] = _texts(entries.pop("__metadata__", {}))
         self.entries = {name: _ArrayEntry.of(name, entry) for name, entry in entries.items()}
@@ -150,7 +151,7 @@ class _ArrayEntry(NamedTuple):
     end: int
 
     @classmethod
-    def of(cls, name: str, entry: Any) -> _ArrayEntry:
+    def of(cls, name: str, entry: Json) -> _ArrayEntry:
         """Reads an entry from JSON."""
         if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
             raise ValueError(f"array {shown(name)} is described by {shown(entry)}")
@@ -174,11 +175,11 @@ class _ArrayEntry(NamedTuple):
         return raw.view(self.dtype).reshape(self.shape)
 
 
-def _counts(values: Any) -> bool:
+def _counts(values: Json) -> bool:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
 
 
-def _texts(metadata: Any) -> dict[str, str]:
+def _texts(metadata: Json) -> dict[str, str]:
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
         raise ValueError("its metadata are no texts")
     return metadata

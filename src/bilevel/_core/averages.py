@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
+from jax.typing import ArrayLike
 
 
-def worst(losses: Any, largest: float | None = None) -> float:
+def worst(losses: ArrayLike, largest: float | None = None) -> float:
     """The largest loss. Where the losses are those of some tasks only, `largest` is known from more of them.
 
     >>> worst([0.5, 2.0]), worst([0.5, 2.0], largest=3.0)
@@ -17,7 +18,7 @@ def worst(losses: Any, largest: float | None = None) -> float:
     return float(np.max(losses)) if largest is None else largest
 
 
-def mean(numbers: Any, axis: int | None = None) -> Any:
+def mean(numbers: ArrayLike, axis: int | None = None) -> Any:
     """`np.mean`, bit for bit. If its sum would overflow, the mean is found on smaller numbers.
 
     >>> float(mean(np.float32([3e38, 3e38]))) > 2.9e38

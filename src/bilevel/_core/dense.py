@@ -13,23 +13,24 @@ Nothing here can be differentiated, which nothing needs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from bilevel._core.types import Tree
+
 SMALL = 24  # rows up to which elimination by plain operations is faster
 
 
-def _in_turn(function: Callable[..., Any], small: Callable[..., Any] | None = None) -> Callable[..., Any]:
+def _in_turn(function: Callable[..., Tree], small: Callable[..., Tree] | None = None) -> Callable[..., Tree]:
     """`function` with a `vmap` that is a loop on a CPU, or for small matrices the `vmap` of `small` if given."""
 
     @jax.custom_batching.custom_vmap
-    def called(*arguments: jax.Array) -> Any:
+    def called(*arguments: jax.Array) -> Tree:
         return function(*arguments)
 
     @called.def_vmap
-    def batched(size: int, in_batch: list[bool], *arguments: jax.Array) -> tuple[Any, Any]:
+    def batched(size: int, in_batch: list[bool], *arguments: jax.Array) -> tuple[Tree, Tree]:
         full = [
             a if is_in else jnp.broadcast_to(a, (size, *a.shape)) for a, is_in in zip(arguments, in_batch, strict=True)
         ]

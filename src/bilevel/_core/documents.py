@@ -6,12 +6,12 @@ import collections
 import json
 import reprlib
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from bilevel._core import values
+from bilevel._core.types import Json
 
 
-def parse(text: str | bytes) -> Any:
+def parse(text: str | bytes) -> Json:
     """Parses a JSON text; a ValueError if it is no JSON, has a key twice, or is nested too deeply.
 
     >>> parse('{"a": 1, "a": 2}')
@@ -24,7 +24,7 @@ def parse(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     found = dict(pairs)
     if len(found) < len(pairs):  # readers differ in which one they take
         twice, _ = collections.Counter(key for key, _ in pairs).most_common(1)[0]
@@ -44,7 +44,7 @@ class Fields:
     ValueError: load('a'): its document is wrong: 'steps' is 'many', and it needs a whole number, 0 or more.
     """
 
-    def __init__(self, document: Any, where: str):
+    def __init__(self, document: Json, where: str):
         if not isinstance(document, Mapping):
             raise ValueError(f"{where}: its document is wrong: it is no JSON object.")
         self.document, self.where = document, where
@@ -52,7 +52,7 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return name in self.document
 
-    def take(self, name: str, fits: Callable[[Any], bool], needs: str) -> Any:
+    def take(self, name: str, fits: Callable[[Json], bool], needs: str) -> Json:
         """A field; an error unless it fits."""
         if name not in self.document:
             raise ValueError(f"{self.where}: its document is wrong: {name!r} is missing, and it needs {needs}.")
@@ -86,11 +86,11 @@ class Fields:
         """A finite number."""
         return self.take(name, lambda value: not isinstance(value, bool) and values.is_number(value), "a finite number")
 
-    def mapping(self, name: str) -> dict[str, Any]:
+    def mapping(self, name: str) -> dict[str, Json]:
         """A JSON object."""
         return self.take(name, lambda value: isinstance(value, dict), "a JSON object")
 
-    def items(self, name: str) -> list[Any]:
+    def items(self, name: str) -> list[Json]:
         """A list of anything."""
         return self.take(name, lambda value: isinstance(value, list), "a list")
 

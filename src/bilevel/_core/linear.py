@@ -8,7 +8,7 @@ lineax adds (derivatives of solves, many solvers) is not needed, and its import 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,12 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from bilevel._core import pytrees
+from bilevel._core.types import Tree
 
 V = TypeVar("V")
 X = TypeVar("X")
 Y = TypeVar("Y")
-Lower = Callable[[Any, Y, Any], jax.Array]  # g, a function of (x, y, sample)
+Lower = Callable[[Tree, Y, Tree], jax.Array]  # g, a function of (x, y, sample)
 
 DAMPED = 0.2  # share of the expected curvature that a pair must show at least
 
@@ -99,7 +100,7 @@ class Second(NamedTuple):
     """Second derivatives of g as matrices."""
 
     A: jax.Array  # (d_y, d_y)
-    J: Any  # x with a leading axis d_y
+    J: Tree  # x with a leading axis d_y
 
 
 def second(lower: Lower[Y], x: object, y: Y, sample: object) -> Second:

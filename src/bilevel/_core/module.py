@@ -60,7 +60,7 @@ class _Static:
             return hash(type(self.value))
 
 
-def _identity(value: Any) -> Any:
+def _identity(value: object) -> Hashable:
     if isinstance(value, functools.partial):
         return (value.func, value.args, tuple(sorted(value.keywords.items())))
     return value
@@ -168,6 +168,6 @@ def replace(part: T, **changes: object) -> T:
     return copy
 
 
-def field_names(value: Any) -> set[str]:
+def field_names(value: object) -> set[str]:
     """The fields of a dataclass; none of anything else."""
     return {field.name for field in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()

@@ -66,7 +66,7 @@ def is_positive(value: Any) -> bool:
 
 
 def whole(
-    name: str, value: Any, least: int = 1, most: int | None = None, *, of: str | None = None, none: str | None = None
+    name: str, value: object, least: int = 1, most: int | None = None, *, of: str | None = None, none: str | None = None
 ) -> None:
     """A whole number, `least` or more, up to `most`.
 
@@ -83,7 +83,7 @@ def whole(
 
 def number(
     name: str,
-    value: Any,
+    value: object,
     *,
     above: float | None = None,
     least: float | None = None,
@@ -104,7 +104,7 @@ def number(
         _refuse(name, value, of, _range(above, least, below, most), none)
 
 
-def positive(name: str, value: Any, *, of: str | None = None, none: str | None = None) -> None:
+def positive(name: str, value: object, *, of: str | None = None, none: str | None = None) -> None:
     """A finite number above 0.
 
     >>> positive("lr", -1.0, of="Neumann", none="chosen by the solver")
@@ -114,12 +114,12 @@ def positive(name: str, value: Any, *, of: str | None = None, none: str | None =
     number(name, value, above=0, of=of, none=none)
 
 
-def fraction(name: str, value: Any, *, of: str | None = None) -> None:
+def fraction(name: str, value: object, *, of: str | None = None) -> None:
     """A number from 0 to below 1."""
     number(name, value, least=0, below=1, of=of)
 
 
-def share(name: str, value: Any, *, scheduled: bool = False, of: str | None = None) -> None:
+def share(name: str, value: object, *, scheduled: bool = False, of: str | None = None) -> None:
     """A number above 0, up to 1; or, if it may be `scheduled`, a function of the step.
 
     >>> share("momentum", 0.0, scheduled=True)
@@ -132,7 +132,7 @@ def share(name: str, value: Any, *, scheduled: bool = False, of: str | None = No
         _refuse(name, value, of, _range(0, None, None, 1) + ", or a schedule" * scheduled)
 
 
-def rate(name: str, value: Any, *, given: bool = False, of: str | None = None) -> None:
+def rate(name: str, value: object, *, given: bool = False, of: str | None = None) -> None:
     """A learning rate: a positive number, a schedule, or None unless it must be `given`.
 
     >>> rate("upper_lr", 0, of="MORBiT")
@@ -146,7 +146,7 @@ def rate(name: str, value: Any, *, given: bool = False, of: str | None = None) -
     _refuse(name, value, of, "a positive number, a schedule, or None = chosen for you")
 
 
-def numbers_of(name: str, value: Any, *, of: str | None = None) -> np.ndarray:
+def numbers_of(name: str, value: object, *, of: str | None = None) -> np.ndarray:
     """An array of real numbers, whatever its shape.
 
     >>> numbers_of("losses", [0.5, "a"])
@@ -164,7 +164,7 @@ def numbers_of(name: str, value: Any, *, of: str | None = None) -> np.ndarray:
 
 
 def one_per_task(
-    name: str, value: Any, n: int, *, above: float | None = None, least: float | None = None, of: str | None = None
+    name: str, value: object, n: int, *, above: float | None = None, least: float | None = None, of: str | None = None
 ) -> None:
     """n finite numbers, one for each task in their order, each more than `above` or at least `least`.
 

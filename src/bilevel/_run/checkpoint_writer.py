@@ -1,15 +1,15 @@
-"""Keeps a run in its folder as it goes: the newest states, the result, and who works on it.
+"""Writes the checkpoints of a run: its folder holds the newest states, the result, and a lock.
 
-    run.json                        what is run; written once, before the first step
-    state-000000012000.safetensors  all that was reached at a step; the newest ones
+    run.json                        identity of the run; written once, before the first step
+    state-000000012000.safetensors  state of the run after a step; the newest ones
     result.safetensors              the result, once the run has ended
     state-000000012000-5f3a2b1c.orbax   the arrays of such a state, where `Checkpoint(files=Orbax())` keeps them
     lock                            held while a process works on the folder
 
-A state is written in a thread of its own, so that a slow disk does not stop the run. What cannot be written is told
-once and tried again; it ends no run.
+A state is written in a separate thread, so that a slow disk does not stop the run. A failed write raises one warning
+and is tried again. It never ends the run.
 
-Folders are opened before anything long begins: what cannot be kept, or is another run, is refused at once.
+Folders are opened before any long work starts. A folder that is not writable, or holds another run, is refused there.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
 from bilevel._core.array_files import Content
 from bilevel._core.files import write_whole
+from bilevel._core.types import Json
 from bilevel._run import sharded_leaves, state_files
 from bilevel._run.checkpoints import Checkpoint, OneFile
-from bilevel._run.identity import DifferentRunError, Facts, Identities, changes, check_same, digest, environment
+from bilevel._run.identity import DifferentRunError, Identities, Identity, changes, check_same, digest, environment
 from bilevel._run.peers import check_shared_folder
 from bilevel._run.run import Run
 from bilevel._run.run_folder import RunFolder
-from bilevel._run.run_state import Reached
+from bilevel._run.run_state import RunState
 from bilevel._run.sharded_leaves import States
 from bilevel._run.state_files import Snapshot
 from bilevel.results.result import Result
@@ -41,27 +42,27 @@ from bilevel.results.result import Result
 DISK_LATENCY, DISK_SPEED = 0.1, 1e8  # seconds, bytes a second: assumed until a write was timed
 
 
-class Unkept:
-    """Keeps nothing: for a run without a checkpoint."""
+class NoCheckpoint:
+    """Writes nothing: for a run without checkpoints."""
 
     write_seconds = 0.0
     kept_step: int | None = None  # of the newest state in the folder; None = there is none
 
-    def restore(self) -> Reached | None:
-        """There is nothing."""
+    def restore(self) -> RunState | None:
+        """No state to resume from."""
         return None
 
     def next_due(self) -> int | None:
-        """Never."""
+        """No state is ever due."""
         return None
 
-    def offer(self, reached: Reached) -> None:
+    def offer(self, reached: RunState) -> None:
         """Does nothing."""
 
-    def stop(self, reached: Reached) -> None:
+    def stop(self, reached: RunState) -> None:
         """Does nothing."""
 
-    def end(self, reached: Reached, result: Result) -> None:
+    def end(self, reached: RunState, result: Result) -> None:
         """Does nothing."""
 
 
@@ -70,24 +71,24 @@ class Found(NamedTuple):
 
     path: Path
     content: Content
-    reached: Reached | None  # None = it is in parts, of which every process reads its own
+    reached: RunState | None  # None = it is in parts, of which every process reads its own
 
 
-class Keeper(Unkept):
-    """Keeps one run in its folder."""
+class CheckpointWriter(NoCheckpoint):
+    """Writes the checkpoints of one run to its folder."""
 
-    def __init__(self, run: Run, checkpoint: Checkpoint, folder: RunFolder, made_with: Facts, run_digest: str):
+    def __init__(self, run: Run, checkpoint: Checkpoint, folder: RunFolder, made_with: Identity, run_digest: str):
         self._run, self._checkpoint, self._folder = run, checkpoint, folder
         self._facts = {"made with": made_with, "run": run_digest}
         self._states = States(run)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="bilevel-writer")
         self._writing: Future[float] | None = None
         self._last_time, self._last_step, self._warned, self._ended = time.monotonic(), 0, False, False
-        self.write_seconds, self._timed = 0.0, False  # how long a state took to write, or may take
-        self.tell: Callable[[str, dict[str, Any]], None] = lambda event, facts: None  # "checkpoint" and "problem"
+        self.write_seconds, self._timed = 0.0, False  # time to write one state, measured or estimated
+        self.tell: Callable[[str, dict[str, Json]], None] = lambda event, facts: None  # "checkpoint" and "problem"
 
-    def restore(self) -> Reached | None:
-        """What the newest state that can be read has reached; None where there is none."""
+    def restore(self) -> RunState | None:
+        """The newest readable state; None if there is none."""
         peers = self._run.peers
         while True:
             found = peers.led(self._newest)
@@ -95,7 +96,7 @@ class Keeper(Unkept):
             if found is None:
                 return None
             reached = _on_devices(self._run, found.content, found.reached)
-            if isinstance(reached, Reached):
+            if isinstance(reached, RunState):
                 break
             peers.led(functools.partial(self._folder.set_aside, found.path, reached))
         self._last_step, self._ended = reached.step, not reached.running
@@ -117,11 +118,11 @@ class Keeper(Unkept):
             raise DifferentRunError(said) from error
 
     def next_due(self) -> int | None:
-        """The step at which a state is due; None = that is a matter of time."""
+        """The step at which a state is due; None = states are due by time."""
         return None if self._checkpoint.steps is None else self._last_step + int(self._checkpoint.steps)
 
-    def offer(self, reached: Reached) -> None:
-        """Writes a state where it is time to, while the run goes on."""
+    def offer(self, reached: RunState) -> None:
+        """Starts to write a state if one is due. The run continues meanwhile."""
         if not self._timed:
             bytes_in_all = sum(leaf.nbytes for leaf in jax.tree.leaves((reached.carry, reached.best, reached.safe)))
             self.write_seconds = DISK_LATENCY + bytes_in_all / DISK_SPEED
@@ -130,14 +131,14 @@ class Keeper(Unkept):
         if self._run.peers.decided(reached.running and self._is_due(reached.step) and self._writing is None):
             self._begin(reached)
 
-    def stop(self, reached: Reached) -> None:
-        """Writes the state of a run that will go on later, and waits until that is done."""
+    def stop(self, reached: RunState) -> None:
+        """Writes the state of a run that will be resumed later, and waits for the write to finish."""
         self._finish()
         self._begin(reached, last=True)
         self._finish(last=True)
 
-    def end(self, reached: Reached, result: Result) -> None:
-        """Writes the state and the result of a run that has ended; nothing where it had ended before."""
+    def end(self, reached: RunState, result: Result) -> None:
+        """Writes the state and the result of a run that has ended, unless it had ended before it was resumed."""
         if self._run.peers.decided(self._ended and self._folder.result.is_file()):
             return
         self.stop(reached)
@@ -145,7 +146,7 @@ class Keeper(Unkept):
             result.save(self._folder.result)
 
     def close(self) -> None:
-        """Waits for what is being written; of several processes, an end that is none comes from the loss of one."""
+        """Waits for pending writes. With several processes, a run that stops without an end has lost one of them."""
         self._states.abandon()
         self._pool.shutdown()
 
@@ -156,7 +157,7 @@ class Keeper(Unkept):
         went_back = step < self._last_step
         return went_back or (step > self._last_step and (late or (due is not None and step >= due)))
 
-    def _begin(self, reached: Reached, last: bool = False) -> None:
+    def _begin(self, reached: RunState, last: bool = False) -> None:
         self._last_time, self._last_step = time.monotonic(), reached.step
         with self._trouble("its state", last):
             taken = self._states.begin(reached)
@@ -170,7 +171,7 @@ class Keeper(Unkept):
         return time.monotonic() - began
 
     def _finish(self, last: bool = False) -> None:
-        """Waits for the write under way, and tells how it went."""
+        """Waits for the pending write, and reports its outcome."""
         writing, self._writing = self._writing, None
         if writing is None:
             return
@@ -181,7 +182,7 @@ class Keeper(Unkept):
 
     @contextlib.contextmanager
     def _trouble(self, what: str, last: bool) -> Iterator[None]:
-        """An error of the disk ends no run: it is told, as a warning once."""
+        """Reports a disk error, with a warning the first time. The run continues."""
         try:
             yield
         except OSError as error:
@@ -189,12 +190,12 @@ class Keeper(Unkept):
             self.tell("problem", {"message": said})
             if not self._warned or last:
                 self._warned = True
-                then = "What was reached is in the result." if last else "The run goes on, and it is tried again."
+                then = "The result still has it." if last else "The run continues, and the write is tried again."
                 warnings.warn(f"{said} {then}", RuntimeWarning, stacklevel=2)
 
 
-def _on_devices(run: Run, content: Content, reached: Reached | None = None) -> Reached | str:
-    """What was reached, on the devices of the run; in words what is damaged. All processes come here."""
+def _on_devices(run: Run, content: Content, reached: RunState | None = None) -> RunState | str:
+    """The state on the devices of the run, or a description of what is damaged. All processes call this."""
     if sharded_leaves.is_in_parts(content):
         assert run.checkpoint is not None
         return sharded_leaves.restored(run, content, run.checkpoint.path)
@@ -202,16 +203,16 @@ def _on_devices(run: Run, content: Content, reached: Reached | None = None) -> R
     return run.spread(reached)
 
 
-class Following(Unkept):
-    """Of a process that writes no file: it hands its part to process 0, or to Orbax, and goes on from what was read."""
+class CheckpointFollower(NoCheckpoint):
+    """For a process that writes no file: it sends its part to process 0 or to Orbax, and resumes from what was read."""
 
     def __init__(self, run: Run):
         self._run, self._states = run, States(run)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="bilevel-writer")
         self._writing: Future[Snapshot] | None = None
 
-    def restore(self) -> Reached | None:
-        """What process 0 has read."""
+    def restore(self) -> RunState | None:
+        """The state that process 0 has read."""
         peers = self._run.peers
         while True:
             peers.led(lambda: None)
@@ -219,21 +220,21 @@ class Following(Unkept):
             if content is None:
                 return None
             reached = _on_devices(self._run, state_files.of_bytes(content))
-            if isinstance(reached, Reached):
+            if isinstance(reached, RunState):
                 return reached
             peers.led(lambda: None)  # it is set aside
 
-    def offer(self, reached: Reached) -> None:
-        """Where process 0 says that it is time."""
+    def offer(self, reached: RunState) -> None:
+        """Starts to write when process 0 says so."""
         if self._run.peers.decided(0):
             self._begin(reached)
 
-    def stop(self, reached: Reached) -> None:
-        """Hands over all that was reached, and waits until that is done."""
+    def stop(self, reached: RunState) -> None:
+        """Sends the whole state, and waits until it is written."""
         self._begin(reached)
         self._finish()
 
-    def _begin(self, reached: Reached) -> None:
+    def _begin(self, reached: RunState) -> None:
         self._finish()
         with contextlib.suppress(OSError):  # of which process 0 tells
             self._writing = self._pool.submit(self._states.begin(reached))
@@ -245,65 +246,67 @@ class Following(Unkept):
                 writing.result()
 
     def close(self) -> None:
-        """Waits for what is being written."""
+        """Waits for pending writes."""
         self._states.abandon()
         self._pool.shutdown()
 
-    def end(self, reached: Reached, result: Result) -> None:
-        """The same, unless the run had ended before."""
+    def end(self, reached: RunState, result: Result) -> None:
+        """Sends the last state, unless the run had ended before."""
         if not self._run.peers.decided(0):
             self.stop(reached)
 
 
-class Passing(Keeper):
-    """Of a run whose result is kept elsewhere: when it ends, nothing more is written here."""
+class StatesOnly(CheckpointWriter):
+    """For a run whose result is stored elsewhere: its end writes nothing here."""
 
-    def end(self, reached: Reached, result: Result) -> None:
-        """Waits for what is being written."""
+    def end(self, reached: RunState, result: Result) -> None:
+        """Waits for pending writes."""
         self._finish()
 
 
 @contextlib.contextmanager
-def opened(runs: Sequence[Run], kind: type[Keeper] = Keeper) -> Iterator[list[Unkept]]:
-    """A keeper for each run, each with the lock of its folder."""
+def open_checkpoints(
+    runs: Sequence[Run], kind: type[CheckpointWriter] = CheckpointWriter
+) -> Iterator[list[NoCheckpoint]]:
+    """A scope with one writer for each run, each of which holds the lock of its folder."""
     if all(run.checkpoint is None for run in runs):
-        yield [Unkept() for _ in runs]
+        yield [NoCheckpoint() for _ in runs]
         return
     with contextlib.ExitStack() as stack:
-        keepers = runs[0].peers.led(lambda: _opened(stack, runs, kind)) or [_following(stack, run) for run in runs]
+        writers = runs[0].peers.led(lambda: _opened(stack, runs, kind)) or [_following(stack, run) for run in runs]
         for run in runs:
             if run.checkpoint is not None and not isinstance(run.checkpoint.files, OneFile):
                 check_shared_folder(run.peers, run.checkpoint.path)
-        yield keepers
+        yield writers
 
 
-def _following(stack: contextlib.ExitStack, run: Run) -> Unkept:
+def _following(stack: contextlib.ExitStack, run: Run) -> NoCheckpoint:
     if run.checkpoint is None:
-        return Unkept()
-    keeper = Following(run)
-    stack.callback(keeper.close)
-    return keeper
+        return NoCheckpoint()
+    writer = CheckpointFollower(run)
+    stack.callback(writer.close)
+    return writer
 
 
-def _opened(stack: contextlib.ExitStack, runs: Sequence[Run], kind: type[Keeper]) -> list[Unkept]:
+def _opened(stack: contextlib.ExitStack, runs: Sequence[Run], kind: type[CheckpointWriter]) -> list[NoCheckpoint]:
     layout = runs[0].layout
     opener = _Opener(stack, kind, 1 if layout is None else layout.mesh.size)
-    keepers = [opener.open(run) for run in runs]
+    writers = [opener.open(run) for run in runs]
     opener.warn_of_changes()
-    return keepers
+    return writers
 
 
 class _Opener:
-    """Opens folders, which a stack closes again; what runs have in common is looked at once."""
+    """Opens the folders of several runs. A stack closes them. Data that the runs share are hashed once."""
 
-    def __init__(self, stack: contextlib.ExitStack, kind: type[Keeper], devices: int):
+    def __init__(self, stack: contextlib.ExitStack, kind: type[CheckpointWriter], devices: int):
         self._stack, self._kind = stack, kind
         self._identities, self._environment, self._changes = Identities(), environment(devices), set[str]()
         self._draws_others = False  # tasks, than on the devices that a run was begun on
 
-    def open(self, run: Run) -> Unkept:
+    def open(self, run: Run) -> NoCheckpoint:
         if run.checkpoint is None:
-            return Unkept()
+            return NoCheckpoint()
         folder = RunFolder(run.checkpoint.folder)
         self._stack.callback(folder.close)
         facts, kept = self._identities.of(run), folder.description()
@@ -317,10 +320,10 @@ class _Opener:
             self._changes |= {changes(before, self._environment)} - {""}
             self._draws_others |= run.draws and before.get("devices") != self._environment["devices"]
         run.report.keep_in(folder.path)
-        keeper = self._kind(run, run.checkpoint, folder, self._environment, digest(facts))
-        keeper.tell = run.report.event
-        self._stack.callback(keeper.close)
-        return keeper
+        writer = self._kind(run, run.checkpoint, folder, self._environment, digest(facts))
+        writer.tell = run.report.event
+        self._stack.callback(writer.close)
+        return writer
 
     def warn_of_changes(self) -> None:
         if self._changes:
@@ -328,16 +331,16 @@ class _Opener:
                 "steps draw other tasks than" if self._draws_others else "numbers may differ in their last digits from"
             )
             warnings.warn(
-                f"solve(resume=True): the run was begun with {'; '.join(sorted(self._changes))}. It goes on, and its "
-                f"{differ} those of a run that was never stopped.",
+                f"solve(resume=True): the run was started with {'; '.join(sorted(self._changes))}. It resumes, and its "
+                f"{differ} those of an uninterrupted run.",
                 stacklevel=5,
             )
 
 
-def _check_kept(run: Run, folder: RunFolder, kept: dict[str, Any], facts: Facts) -> None:
+def _check_kept(run: Run, folder: RunFolder, kept: dict[str, Json], facts: Identity) -> None:
     if not run.resume:
         raise FileExistsError(
-            f"{folder.where}: there is a run already. Pass resume=True to go on with it, or another folder."
+            f"{folder.where}: there is a run already. Pass resume=True to resume it, or another folder."
         )
     identity = kept["identity"] if isinstance(kept.get("identity"), dict) else {}
     check_same(f"solve(resume=True): the folder {str(folder.path)!r}", identity, facts)

@@ -1,8 +1,8 @@
-"""How the states of a run are kept: `bl.Checkpoint(folder, files=...)` takes `OneFile` or `Orbax`.
+"""Formats of checkpoints: `bl.Checkpoint(folder, files=...)` takes `OneFile` or `Orbax`.
 
-With `OneFile`, the default, process 0 writes all of a state into one file. With `Orbax` every process writes what its
-own devices hold, for states that are too large to be gathered on one host. Below are the two things that Orbax does not
-have: checksums, since a bit that a disk has flipped is otherwise read as it is, and reading of single rows.
+With `OneFile`, the default, process 0 writes a whole state into one file. With `Orbax` every process writes what its
+own devices hold, for states that are too large to gather on one host. This module adds two things that Orbax does not
+have: checksums, which find bits that a disk has flipped, and reading of single rows.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ __all__ = ["Checkpoint", "Files", "OneFile", "Orbax"]
 
 Checksums = dict[str, tuple[int, str]]  # of files, by their paths in a folder: length in bytes, SHA-256
 
-CHUNK = 2**26  # bytes that are read at once, at least: other devices than those that wrote read parts of an array
-ASK = 0.2  # seconds for which a process waits before it asks again
+CHUNK = 2**26  # fewest bytes in one read: on another number of devices, a device reads parts of arrays
+ASK = 0.2  # seconds between two queries
 WRITER = re.compile(r"process_(\d+)")  # in the name of a file
 _ONE_AT_A_TIME = threading.Lock()  # Orbax counts the writes of a process, whose runs may be in several threads
 
@@ -43,31 +43,31 @@ class Writer(abc.ABC):
 
     @abc.abstractmethod
     def begin(self, place: Path, arrays: Mapping[str, jax.Array]) -> Callable[[], Checksums]:
-        """Begins to write arrays, in all processes at once.
+        """Starts to write arrays; all processes call this together.
 
         Args:
-            place: a folder that does not exist. It appears when all is written.
+            place: a folder that does not exist. It appears when everything is written.
             arrays: with at least one axis and one number each.
 
         Returns:
-            A function, to be called once and in another thread. It waits until all is written, or raises an OSError.
-            Process 0 gets the checksums of all files, the others nothing.
+            A function to call once, in another thread. It waits until everything is written, or raises an OSError.
+            It returns the checksums of all files in process 0, and nothing in the others.
         """
 
     @abc.abstractmethod
     def abandon(self) -> None:
-        """Stops waiting for other processes, as the run has ended in one of them; an unfinished state is lost."""
+        """Stops waiting for other processes, because the run has ended in one of them. An unfinished state is lost."""
 
 
 class Files(abc.ABC):
-    """How the states of a run are kept in its folder."""
+    """A format of checkpoints: how states are stored in the folder of a run."""
 
     def check(self) -> None:  # noqa: B027  (most need nothing)
         """Raises if a package is missing or an option makes no sense."""
 
     @abc.abstractmethod
     def writer(self, processes: int, rank: int) -> Writer | None:
-        """The writer of the arrays of a run in so many processes; None = they go into the file of process 0."""
+        """The writer of a run's arrays for this number of processes; None = process 0 writes them into its file."""
 
 
 @part
@@ -78,7 +78,7 @@ class OneFile(Files):
     """
 
     def writer(self, processes: int, rank: int) -> None:
-        """None: all goes into that file."""
+        """None: process 0 writes everything into its file."""
         return None
 
 
@@ -117,17 +117,17 @@ FolderPath = str | os.PathLike[str]
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """Keeps a run in a folder, so that `solve(..., resume=True)` goes on with it, whatever has ended its process.
+    """Writes the state of a run to a folder, so that `solve(..., resume=True)` can continue it.
 
-    How often it is written changes nothing in the run: calls of the compiled loop are cut differently, and no more.
+    How often states are written does not change the run. It only changes how many steps a compiled call takes.
 
     Args:
-        folder: of one run; it is made where there is none. With `seeds` each has a folder in it: `seed-0`, ...
-        seconds: between two states that are written; None = not by time.
-        steps: the same in steps; None = not by steps. Where both are given, whichever comes first.
-        keep: how many states stay, the newest ones; more than one, because a disk may damage a file.
-        files: how a state is kept, from `bl.checkpoints`: `OneFile()`, which process 0 writes, or `Orbax()`, where each
-            of several processes writes its own part, into a folder that all of them see.
+        folder: of one run; it is made if it does not exist. With `seeds` each has a folder in it: `seed-0`, ...
+        seconds: between two states; None = not by time.
+        steps: between two states; None = not by steps. If both are given, the earlier counts.
+        keep: how many of the newest states stay; more than one, because a disk may damage a file.
+        files: the format, from `bl.checkpoints`: `OneFile()`, which process 0 writes, or `Orbax()`, where each of
+            several processes writes its own part, into a folder that all of them see.
 
     >>> Checkpoint("run")
     Checkpoint(folder='run', seconds=30.0, steps=None, keep=3, files=OneFile())
@@ -141,7 +141,7 @@ class Checkpoint:
 
     @classmethod
     def of(cls, given: object) -> Checkpoint | None:
-        """What `solve(checkpoint=...)` was given, checked: a folder stands for a checkpoint with the defaults."""
+        """The checkpoint for `solve(checkpoint=...)`, checked; a folder stands for a checkpoint with the defaults."""
         if given is None:
             return None
         checkpoint = cls(given) if isinstance(given, (str, os.PathLike)) else given
@@ -164,7 +164,7 @@ class Checkpoint:
         return Path(self.folder)
 
     def for_seed(self, seed: int) -> Checkpoint:
-        """The same for one of several seeds, in a folder of its own."""
+        """The checkpoint of one of several seeds, in a folder of its own."""
         return dataclasses.replace(self, folder=self.path / f"seed-{int(seed)}")
 
 
@@ -195,7 +195,7 @@ class OrbaxWriter(Writer):
         return functools.partial(self._end, checkpointer, place)
 
     def abandon(self) -> None:
-        """Leaves the meeting of the processes."""
+        """Leaves the exchange between the processes."""
         self._meeting.leave()
 
     def _end(self, checkpointer: Any, place: Path) -> Checksums:
@@ -212,11 +212,11 @@ class OrbaxWriter(Writer):
     @functools.cached_property
     def _checkpointer(self) -> Any:
         ocp = import_orbax()
-        # A process that makes a run of its own waits for no other.
+        # A process with a run of its own waits for no other.
         alone = {"primary_host": jax.process_index(), "active_processes": {jax.process_index()}}
         several = ocp.options.MultiprocessingOptions(**(alone if self._processes == 1 else {}))
         in_time = ocp.options.AsyncOptions(timeout_secs=max(1, round(self._seconds)), barrier_sync_fn=self._wait)
-        # Compression takes longer than writing, and numbers of a run hardly get smaller.
+        # Compression takes longer than writing, and hardly makes these numbers smaller.
         handler = ocp.PyTreeCheckpointHandler(use_zarr3=True, use_compression=False, multiprocessing_options=several)
         return ocp.AsyncCheckpointer(handler, async_options=in_time, multiprocessing_options=several)
 
@@ -225,7 +225,7 @@ class OrbaxWriter(Writer):
 
 
 def checksums_of(place: Path, processes: int, rank: int) -> Checksums:
-    """Checksums of the files that a process has written; process 0 also takes those without a process."""
+    """Checksums of the files that this process wrote; process 0 also takes files of no process."""
     files = [path for path in place.rglob("*") if path.is_file()]
     names = {path.relative_to(place).as_posix(): path for path in files}
     return {name: _checksum(path) for name, path in sorted(names.items()) if _writer(name) % processes == rank}
@@ -253,11 +253,11 @@ def _checksum(path: Path) -> tuple[int, str]:
 
 
 class Meeting:
-    """Where processes that write together wait for each other in the background; all write in the same order.
+    """Exchange of texts between processes that write together, in the background. All write in the same order.
 
-    A barrier of JAX is a sum over the devices, which the run itself uses at the same time. A barrier of its
-    coordination service cannot be left before its timeout. So this asks that service for values, again and again for a
-    short while: a process whose run has ended leaves at once, and a failure in one process is known to the others.
+    A barrier of JAX is a sum over the devices, which the run uses at the same time. A barrier of JAX's coordination
+    service cannot be left before its timeout. So this class polls that service for values: a process whose run has
+    ended leaves at once, and the other processes learn of a failure.
     """
 
     def __init__(self, processes: int, rank: int):
@@ -265,7 +265,7 @@ class Meeting:
         self._left = threading.Event()
 
     def begin(self, name: str) -> None:
-        """Begins the exchange about one write; no process is in another one."""
+        """Starts the exchange about one write. No process is in another exchange."""
         if self._name and self._rank == 0 and self._processes > 1:
             self._client().key_value_delete(self._name)
         self._name = f"bilevel/{name}"
@@ -275,7 +275,7 @@ class Meeting:
         self._left.set()
 
     def gather(self, key: str, text: str, seconds: float) -> list[str]:
-        """Returns the texts of all processes in process 0; in the others, returns once process 0 has them."""
+        """In process 0, returns the texts of all processes; in the others, returns when process 0 has them."""
         if self._processes == 1:
             return [text]
         own = self._client()
@@ -331,8 +331,8 @@ class Saved(NamedTuple):
 class RowReader:
     """Reads rows of the arrays that Orbax has written in one folder, each process those of its own devices.
 
-    Orbax restores whole arrays. On another number of devices the tasks of a group are cut elsewhere, so that a device
-    needs rows out of the middle of one array, or of two. TensorStore, which Orbax writes with, can read those.
+    Orbax restores whole arrays. On another number of devices the tasks of a group are cut at other rows, so that a
+    device needs rows from the middle of one array, or of two. TensorStore, which Orbax writes with, can read those.
     """
 
     def __init__(self, place: Path):

@@ -81,7 +81,7 @@ def _leave() -> None:
 
 
 def _folder() -> Path | None:
-    """Where to keep programs; None = nowhere."""
+    """The folder of compiled programs; None = they are not stored."""
     chosen = os.environ.get(VARIABLE, "")
     if chosen.lower() == "off":
         return None
@@ -96,7 +96,7 @@ def _folder() -> Path | None:
 
 @functools.cache
 def _fingerprint(flags: str) -> str:
-    """What a compiled program depends on besides its source."""
+    """The facts that a compiled program depends on besides its source."""
     facts = [_processor(), flags, jax.__version__, jaxlib.version.__version__]
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
@@ -144,7 +144,7 @@ EVENTS = frozenset(
 
 
 class _Thread(threading.local):
-    """What one thread has compiled."""
+    """Compile times of one thread."""
 
     def __init__(self) -> None:
         self.total = 0.0

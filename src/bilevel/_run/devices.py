@@ -1,14 +1,14 @@
-"""Which devices a run uses, and what lies where.
+"""Layout of a run on devices: which devices it uses, and which arrays each of them holds.
 
-The tasks of every group are cut into as many equal parts as there are devices: a device has the data of its tasks and
-all that belongs to them (y, its optimiser, v, tables). What is shared, x and the weights, is on every device. A step
-sends one sum over the devices: the direction of x, and the losses.
+The tasks of every group are cut into as many equal parts as there are devices. A device holds the data of its tasks and
+everything that belongs to them (y, its optimiser, v, tables). Every device holds what is shared: x and the weights. A
+step sends one sum over the devices, of the direction of x and the losses.
 
-An x that comes in parts stays in them, and so does all that has its shape: moments of its optimiser, averages, iterates
-that are kept. A step puts it together on every device, as its tasks look at all of it, and ends with a part on each.
+An x that is sharded stays sharded, and so do arrays of its shape: moments of its optimiser, averages, kept iterates. A
+step gathers x on every device, because every task needs all of it, and ends with one part on each.
 
-Where the devices do not divide a group, the tasks that are left over, fewer than there are devices, are a group of
-their own that every device goes through. So there are no tasks that only fill up, and nothing has to know of them.
+If the devices do not divide a group, the remaining tasks, fewer than there are devices, form a group of their own that
+every device computes. So there are no padding tasks, and no code has to know about them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,32 +25,35 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 from bilevel._core import values
+from bilevel._core.types import Tree
 from bilevel.problem.group import Group
 from bilevel.problem.on_devices import AXIS, Placement
 from bilevel.problem.per_task import Everywhere, PerTask
 from bilevel.problem.problem import BaseProblem
 from bilevel.problem.task import ROLES
 
+ProblemT = TypeVar("ProblemT", bound=BaseProblem)
+
 Device = Any  # jax.Device, which is no type to checkers
 Devices = int | Sequence[Device] | Mesh
 
 
-class Stretch(NamedTuple):
-    """Tasks of a group that are one group on the devices."""
+class TaskRange(NamedTuple):
+    """A range of a group's tasks that forms one group on the devices."""
 
     start: int
     stop: int
-    spread: bool  # over the devices, rather than on each of them
+    spread: bool  # cut over the devices, rather than whole on each
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What of a problem and of the state of a run is on which device. It can be an argument that is compiled in.
+    """The devices that hold the parts of a problem and of a run's state. Hashable, so that it can be a static argument.
 
     Args:
         mesh: the devices, with an axis "tasks".
         sizes: how many tasks each group of the problem has.
-        cuts: shapes of arrays that are in parts, and how.
+        cuts: shapes of sharded arrays, and how they are cut.
     """
 
     mesh: Mesh
@@ -58,8 +61,8 @@ class Layout:
     cuts: tuple[tuple[tuple[int, ...], Spec], ...] = ()
 
     @classmethod
-    def of(cls, devices: Devices | None, problem: BaseProblem, x: Any) -> Layout | None:
-        """What `solve(devices=...)` was given, checked; None = one device, which JAX chooses."""
+    def of(cls, devices: Devices | None, problem: BaseProblem, x: Tree) -> Layout | None:
+        """The layout for `solve(devices=...)`, checked; None = one device, which JAX chooses."""
         mesh = _mesh(devices)
         if mesh is None:
             _cuts(x, None)
@@ -74,83 +77,83 @@ class Layout:
 
     @property
     def devices(self) -> int:
-        """How many parts the tasks are in."""
+        """The number of parts that the tasks are cut into."""
         return self.mesh.shape[AXIS]
 
     @property
     def processes(self) -> int:
-        """How many processes have them."""
+        """The number of processes that hold the parts."""
         return len({device.process_index for device in self.mesh.devices.flat})
 
     @functools.cached_property
-    def stretches(self) -> tuple[tuple[Stretch, ...], ...]:
+    def ranges(self) -> tuple[tuple[TaskRange, ...], ...]:
         """How each group is cut."""
         cuts = [(size - size % self.devices, size) for size in self.sizes]
-        both = [(Stretch(0, even, spread=True), Stretch(even, size, spread=False)) for even, size in cuts]
+        both = [(TaskRange(0, even, spread=True), TaskRange(even, size, spread=False)) for even, size in cuts]
         return tuple(tuple(part for part in parts if part.stop > part.start) for parts in both)
 
     # ------------------------------------------------------------------ to the devices
 
-    def problem(self, problem: Any) -> Any:
-        """The problem on the devices; starting points of y stay behind."""
-        groups = zip(problem.groups, self.stretches, strict=True)
+    def problem(self, problem: ProblemT) -> ProblemT:
+        """The problem on the devices, without starting points of y."""
+        groups = zip(problem.groups, self.ranges, strict=True)
         placed = tuple(self._group(group, part) for group, parts in groups for part in parts)
         return self._put(problem.replace(groups=()), Spec()).replace(groups=placed)
 
-    def spread(self, tree: Any) -> Any:
-        """What belongs to tasks cut and on its devices, all else on all of them."""
+    def spread(self, tree: Tree) -> Tree:
+        """Values of tasks, cut and on their devices; all other values, whole on every device."""
 
-        def node(value: Any) -> Any:
+        def node(value: Tree) -> Tree:
             if not is_in_groups(value):
                 return self._put(value, self.spec_of(value))
-            cut = [(own, part) for own, parts in zip(value, self.stretches, strict=True) for part in parts]
+            cut = [(own, part) for own, parts in zip(value, self.ranges, strict=True) for part in parts]
             return type(value)(tuple(self._put(_rows(own, part), spec_of_rows(part, value)) for own, part in cut))
 
         return jax.tree.map(node, tree, is_leaf=is_in_groups)
 
-    def constrained(self, tree: Any) -> Any:
-        """The same in its place, under `jit`: what the compiler is told of the values between two steps."""
+    def constrained(self, tree: Tree) -> Tree:
+        """The tree with sharding constraints, under `jit`: where the compiler puts values between two steps."""
 
-        def told(value: Any, spec: Spec) -> Any:
+        def told(value: Tree, spec: Spec) -> Tree:
             return jax.lax.with_sharding_constraint(value, NamedSharding(self.mesh, spec))
 
-        def node(value: Any) -> Any:
+        def node(value: Tree) -> Tree:
             if not is_in_groups(value):
                 return told(value, self.spec_of(value))
-            parts = [spec_of_rows(part, value) for parts in self.stretches for part in parts]
+            parts = [spec_of_rows(part, value) for parts in self.ranges for part in parts]
             own = zip(value, parts, strict=True)
             return type(value)(tuple(jax.tree.map(lambda a, p=part: told(a, p), rows) for rows, part in own))
 
         return jax.tree.map(node, tree, is_leaf=is_in_groups)
 
-    def with_whole_x(self, state: Any) -> Any:
-        """A state whose x is on every device, under `jit`: what a step begins with."""
+    def with_whole_x(self, state: Tree) -> Tree:
+        """The state with x gathered on every device, under `jit`: the input of a step."""
         if not self.cuts:
             return state
         everywhere = NamedSharding(self.mesh, Spec())
         return state._replace(x=jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, everywhere), state.x))
 
-    def laid_out(self, tree: Any) -> Any:
+    def laid_out(self, tree: Tree) -> Tree:
         """`constrained`, compiled."""
         return _laid_out(self, tree)
 
     # ------------------------------------------------------------------ and back
 
-    def whole(self, tree: Any) -> Any:
-        """What is on the devices as it would be on one, in every process: `spread` undone."""
+    def whole(self, tree: Tree) -> Tree:
+        """The inverse of `spread`: values as on one device, in every process."""
 
-        def node(value: Any) -> Any:
+        def node(value: Tree) -> Tree:
             if not is_in_groups(value):
                 return value
             own = iter(value)
-            groups = [[next(own) for _ in parts] for parts in self.stretches]
+            groups = [[next(own) for _ in parts] for parts in self.ranges]
             return type(value)(tuple(jax.tree.map(lambda *rows: jnp.concatenate(rows), *group) for group in groups))
 
         return jax.tree.map(node, fetched(tree), is_leaf=is_in_groups)
 
     # ------------------------------------------------------------------ one thing at a time
 
-    def _group(self, group: Group, part: Stretch) -> Group:
+    def _group(self, group: Group, part: TaskRange) -> Group:
         start, stop, spread = part
         parts = self.devices if spread else 1
         held: dict[str, Any] = {role: getattr(group, role) for role in ROLES}
@@ -159,21 +162,21 @@ class Layout:
         ids = self._put(group.ids[start:stop], Spec())
         return dataclasses.replace(group, **own, ids=ids, y=None, on=Placement(self.mesh, spread))
 
-    def spec_of(self, shared: Any) -> Spec:
-        """Of an array that belongs to no task: by its shape, as any place is right."""
+    def spec_of(self, shared: Tree) -> Spec:
+        """The sharding of an array that belongs to no task, by its shape. Any sharding would be right."""
         return dict(self.cuts).get(np.shape(shared), Spec())
 
-    def _put(self, tree: Any, spec: Spec) -> Any:
+    def _put(self, tree: Tree, spec: Spec) -> Tree:
         return jax.tree.map(lambda leaf: placed(leaf, NamedSharding(self.mesh, spec)), tree)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _laid_out(layout: Layout, tree: Any) -> Any:
+def _laid_out(layout: Layout, tree: Tree) -> Tree:
     return layout.constrained(tree)
 
 
-def fetched(tree: Any) -> Any:
-    """The same in arrays that this process can read; what is spread over processes, all of them must ask for."""
+def fetched(tree: Tree) -> Tree:
+    """The tree in arrays that this process can read. If it is spread over processes, all of them must call this."""
     leaves, structure = jax.tree.flatten(tree)
     far = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array) and not _is_readable(leaf)]
     if far:
@@ -190,8 +193,8 @@ def _local(leaf: jax.Array) -> jax.Array:
     return jnp.asarray(array.item()) if leaf.weak_type and not array.ndim else jnp.asarray(array)
 
 
-def placed(leaf: Any, sharding: NamedSharding) -> Any:
-    """A leaf that every process has whole, on the devices of all."""
+def placed(leaf: Tree, sharding: NamedSharding) -> Tree:
+    """A leaf that every process holds whole, put on the devices of all."""
     if not isinstance(leaf, (jax.Array, np.ndarray)):  # a Python number
         return leaf
     if isinstance(leaf, jax.Array) and _is_key(leaf):
@@ -202,16 +205,16 @@ def placed(leaf: Any, sharding: NamedSharding) -> Any:
     return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
 
-def _rows(tree: Any, part: Stretch) -> Any:
+def _rows(tree: Tree, part: TaskRange) -> Tree:
     return jax.tree.map(lambda a: a[part.start : part.stop], tree)
 
 
-def spec_of_rows(part: Stretch, rows: PerTask[Any] | Everywhere[Any]) -> Spec:
-    """How the rows of a stretch of tasks are laid out."""
+def spec_of_rows(part: TaskRange, rows: PerTask[Tree] | Everywhere[Tree]) -> Spec:
+    """The sharding of the rows of a stretch of tasks."""
     return Spec(AXIS) if part.spread and isinstance(rows, PerTask) else Spec()
 
 
-def is_in_groups(node: Any) -> bool:
+def is_in_groups(node: Tree) -> bool:
     """Whether a node of a pytree has rows of tasks, group by group."""
     return isinstance(node, (PerTask, Everywhere))
 
@@ -229,21 +232,21 @@ def _mesh_of(leaf: jax.Array) -> Mesh:
     return leaf.sharding.mesh  # type: ignore[return-value]
 
 
-def _cuts(x: Any, mesh: Mesh | None) -> tuple[tuple[tuple[int, ...], Spec], ...]:
-    """Of the leaves of x that are in parts; of two with one shape, the first."""
+def _cuts(x: Tree, mesh: Mesh | None) -> tuple[tuple[tuple[int, ...], Spec], ...]:
+    """The cuts of the sharded leaves of x; of two leaves with one shape, the first decides."""
     found: dict[tuple[int, ...], Spec] = {}
     try:
         leaves = jax.tree.leaves(x)
-    except (TypeError, ValueError):  # no pytree, which is refused where x is checked
+    except (TypeError, ValueError):  # no pytree: the check of x refuses it
         return ()
     for leaf in leaves:
         if not isinstance(leaf, jax.Array) or leaf.is_fully_replicated:
             continue
         own = leaf.sharding
-        # Along another axis of the mesh the compiler fails in the sum of a step.
+        # The compiler fails at the sum of a step if x is cut along another axis of the mesh.
         if not isinstance(own, NamedSharding) or own.mesh != mesh or {*own.spec} - {None, AXIS}:
             raise ValueError(
-                f"solve(x=...) got an x in parts, laid out by {own}: it needs parts along the axis {AXIS!r} of a mesh "
+                f"solve(x=...) got an x that is sharded by {own}: it needs parts along the axis {AXIS!r} of a mesh "
                 "that is given too, devices=mesh; or all of x on every device."
             )
         found.setdefault(leaf.shape, own.spec)
@@ -255,7 +258,7 @@ def _cuts(x: Any, mesh: Mesh | None) -> tuple[tuple[tuple[int, ...], Spec], ...]
 
 def _mesh(devices: Devices | None) -> Mesh | None:
     if devices is None:
-        # Without this every process would make the whole run for itself.
+        # Otherwise every process would compute the whole run by itself.
         return _of(jax.devices()) if jax.process_count() > 1 else None
     if isinstance(devices, Mesh):
         _check_mesh(devices)
@@ -290,7 +293,7 @@ def _check_mesh(mesh: Mesh) -> None:
 
 
 def _check_processes(mesh: Mesh) -> Mesh:
-    """All processes take part, or this one alone."""
+    """Raises unless the devices are those of all processes, or of this one alone."""
     there = {device.process_index for device in mesh.devices.flat}
     if there != {jax.process_index()} and len(there) < jax.process_count():
         raise ValueError(

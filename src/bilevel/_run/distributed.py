@@ -1,4 +1,4 @@
-"""Several processes, on one host or many, that make one run together, by JAX's own distributed runtime.
+"""Several processes, on one host or many, that share one run, by JAX's own distributed runtime.
 
 A script that `srun`, `mpirun` or a cluster starts once for each process calls `bl.distributed.start()` at its top;
 `bl.solve` then uses the devices of all processes.
@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -44,8 +44,8 @@ def start(
     Nothing listens beyond this host unless an address is given. Connections are neither encrypted nor authenticated: on
     several hosts use a network that only they share.
 
-    A process that fails ends at once; the others notice and end too. Started again, they go on from the last state by
-    `solve(checkpoint=..., resume=True)`.
+    A process that fails ends at once; the others notice and end too. Start all of them again with
+    `solve(checkpoint=..., resume=True)` to continue from the last state.
 
     Args:
         address: "host:port" of process 0, as all reach it; None = the variable JAX_COORDINATOR_ADDRESS, or a port of
@@ -57,7 +57,7 @@ def start(
 
     >>> start()  # this process was started alone
     """
-    # If all is given, the environment may be that of another job, such as Slurm around Ray's nodes.
+    # If all arguments are given, the environment may be that of another job, such as Slurm around Ray's nodes.
     found = launch() if None in (address, processes, process) else Launch()
     address = address or os.environ.get("JAX_COORDINATOR_ADDRESS") or None
     processes = found.processes if processes is None else processes
@@ -74,7 +74,7 @@ def start(
     host, port = _parts(address)
     meet(host, port, processes, process, timeout)
     _send_through(_own_address(host, port))
-    # `solve` handles SIGTERM itself; with this service SIGTERM would not end anything else.
+    # `solve` handles SIGTERM itself; with JAX's service, SIGTERM would not end other code.
     jax.config.update("jax_enable_preemption_service", False)
     sys.excepthook = _end
     jax.distributed.initialize(
@@ -89,8 +89,8 @@ def start(
     )
 
 
-def _checked(address: str | None, processes: Any, process: Any, found: Launch) -> str:
-    """The address, once all that must be known is there and makes sense."""
+def _checked(address: str | None, processes: int | None, process: int | None, found: Launch) -> str:
+    """The address of process 0, after all arguments are checked."""
     by = f" It was started by {found.by}." if found.by else ""
     if processes is None or process is None:
         missing = "processes" if processes is None else "process"
@@ -118,7 +118,7 @@ def _parts(address: str) -> tuple[str, int]:
 
 
 def _own_address(host: str, port: int) -> str:
-    """The address of this host in the network of process 0; nothing is sent."""
+    """The address of this host in the network of process 0, found without sending anything."""
     with socket.socket(family(host, port), socket.SOCK_DGRAM) as probe:
         probe.connect((host.strip("[]"), port))
         return probe.getsockname()[0]
@@ -127,8 +127,8 @@ def _own_address(host: str, port: int) -> str:
 def _send_through(own: str) -> None:
     """Makes Gloo, which sends sums between CPUs, listen at this address.
 
-    By default it listens where the name of the host points to. That may be a network that the user did not name, or an
-    address that other hosts do not reach. JAX has no option for it.
+    By default Gloo listens at the address of the host's name. That may be in a network that the user did not choose, or
+    an address that other hosts do not reach. JAX has no option for it.
     """
     from jax._src.lib import _jax  # type: ignore[attr-defined]
 
@@ -138,7 +138,7 @@ def _send_through(own: str) -> None:
 
 
 def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Ends this process as an exception does, but at once: JAX would wait for lost processes."""
+    """Ends this process at once after an exception: JAX would wait for lost processes."""
     traceback.print_exception(kind, error, trace)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -151,11 +151,11 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
 class Launch(NamedTuple):
     """The processes of a job, as far as known; None = not known."""
 
-    by: str | None = None  # what started them
+    by: str | None = None  # the launcher
     processes: int | None = None
     process: int | None = None
     one_host: bool = False
-    job: int = 0  # a number; other jobs on the host hardly have the same
+    job: int = 0  # a number that other jobs on the host are unlikely to share
 
     @property
     def address(self) -> str | None:
@@ -202,10 +202,10 @@ class _Timer:
 
 
 def meet(host: str, port: int, processes: int, process: int, seconds: float) -> None:
-    """Returns when all processes are there; raises if one is late, or if they disagree on their number.
+    """Waits until all processes have arrived; raises if one is late, or if they disagree on their number.
 
-    All meet before JAX connects them: if one does not come, JAX ends the others without a message. Process 0 listens
-    where JAX will, the others say who they are, and when all have come process 0 lets them go.
+    They meet before JAX connects them, because JAX ends the others without a message if one is missing. Process 0
+    listens at JAX's address, the others send their numbers, and process 0 answers when all have arrived.
     """
     where, clock = WHERE.format(host, port), _Timer(seconds)
     if process == 0:
@@ -239,7 +239,7 @@ def _receive(where: str, host: str, port: int, processes: int, clock: _Timer) ->
 
 
 def _let_in(where: str, guest: socket.socket, processes: int, came: dict[int, socket.socket]) -> None:
-    """Notes which process comes; anything else is sent away."""
+    """Records which process has arrived, and closes any other connection."""
     guest.settimeout(1)
     try:
         number, count = map(int, guest.recv(LONGEST).split())
@@ -262,7 +262,7 @@ def _come(where: str, host: str, port: int, message: str, clock: _Timer) -> None
                 guest.sendall(message.encode())
                 answer = guest.recv(10 * LONGEST)
         except OSError:
-            answer = b""  # process 0 is not there yet, or gone
+            answer = b""  # process 0 has not started yet, or has ended
         if answer == b"go":
             return
         if answer:

@@ -1,6 +1,7 @@
-"""What happens to a run that diverges: `solve(..., on_divergence=...)` takes any of these policies.
+"""Policies for runs that diverge, for `solve(..., on_divergence=...)`.
 
-`Stop` ends the run with a warning, `Raise` with an error, and `SmallerRates` goes back and on with smaller rates.
+`Stop` ends the run with a warning, `Raise` ends it with an error, and `SmallerRates` goes back and continues with
+smaller rates.
 Whatever the policy, `Result.divergences` says what happened.
 """
 
@@ -22,20 +23,20 @@ DIVERGED = "diverged"  # the status of a result
 
 
 class Policy(abc.ABC):
-    """Decides what happens when a run diverges, and what is said about it at the end.
+    """Decides what happens when a run diverges, and what the user is told at the end.
 
     To write one, make a part (`bl.part`) that inherits from this class and has `factor_after`. That is all that a run
     asks for; what it then does is in `Result.divergences`.
     """
 
-    goes_back: ClassVar[bool] = False  # whether runs may go on; if so they keep a point to go back to
+    goes_back: ClassVar[bool] = False  # whether runs may continue; if so they keep a point to return to
 
     def check(self) -> None:  # noqa: B027  (most have no options)
         """Raises if an option makes no sense; the message names it, its value and what it needs."""
 
     @abc.abstractmethod
     def factor_after(self, before: Sequence[Divergence]) -> float | None:
-        """The factor of all rates with which the run goes on; None = it ends. `before` has the earlier divergences."""
+        """The factor of all rates from here on; None = the run ends. `before` has the earlier divergences."""
 
     def conclude(self, results: Sequence[Result]) -> None:
         """Called once by `solve` with the results of all its runs; warns about those that ended diverged."""
@@ -103,16 +104,16 @@ class Raise(Stop):
 
 @part
 class SmallerRates(Policy):
-    """The run goes back to its best point, and on from there with smaller rates.
+    """The run goes back to its best point, and continues from there with smaller rates.
 
     Args:
         factor: what all rates are multiplied by, each time.
         tries: how often; a run that diverges once more ends as with `Stop`.
 
     The factor applies to every rate: numbers, schedules, rates that the solver chooses, and that of the weighting. The
-    run goes on from the best evaluated point (at first the start) and not from the last finite state, which is usually
-    far off already, with losses of 1e30, weights at a corner, and moments of an optimiser to match. The steps in
-    between are taken again with the same draws, and are in the history once. A run takes up to `1 + tries` times as
+    run continues from the best evaluated point (at first the start) and not from the last finite state, which is
+    usually far off already, with losses of 1e30, weights at a corner, and moments of an optimiser to match. The steps
+    in between are taken again with the same draws, and are in the history once. A run takes up to `1 + tries` times as
     long, and keeps a second state in memory and in its checkpoints.
 
     A run also goes back if its objective, at an evaluation that fits y, exceeds the best one by half of the best and by

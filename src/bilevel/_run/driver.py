@@ -16,14 +16,14 @@ from collections.abc import Sequence
 import jax
 
 from bilevel._run import loop, prefetch, recording
-from bilevel._run.checkpoint_writer import Unkept
+from bilevel._run.checkpoint_writer import NoCheckpoint
 from bilevel._run.compiling import Clock
 from bilevel._run.evaluation import check_metrics
 from bilevel._run.loop import Carry
 from bilevel._run.progress import Bar
 from bilevel._run.recovery import guarded, respond, solver_of
 from bilevel._run.run import Run
-from bilevel._run.run_state import CALLBACK_FAILED, CONVERGED, FINISHED, INTERRUPTED, STOPPED, Reached, judged_by
+from bilevel._run.run_state import CALLBACK_FAILED, CONVERGED, FINISHED, INTERRUPTED, STOPPED, RunState, judged_by
 from bilevel.results.result import Result
 from bilevel.solvers._base.solver import measure
 
@@ -32,32 +32,32 @@ KEPT = "Its state is kept: with resume=True it goes on from here."
 CALL_SECONDS = 0.5  # about how long one compiled call may take, so that the bar moves and Ctrl-C works at once
 
 
-def run_one(run: Run, bar: Bar, halt: threading.Event | None = None, keeper: Unkept | None = None) -> Result:
+def run_one(run: Run, bar: Bar, halt: threading.Event | None = None, writer: NoCheckpoint | None = None) -> Result:
     """Makes a run.
 
     Args:
         run: which.
         bar: where its progress is shown.
         halt: set by a signal or another thread, it ends the run after its compiled call.
-        keeper: what keeps it as it goes; None = nothing does.
+        writer: what keeps it as it goes; None = nothing does.
 
     Returns:
         The result; a run that diverges says so in its status and message, not by a warning.
     """
-    return run_lanes([run], [bar], halt, None if keeper is None else [keeper])[0]
+    return run_lanes([run], [bar], halt, None if writer is None else [writer])[0]
 
 
 def run_lanes(
     runs: Sequence[Run],
     bars: Sequence[Bar],
     halt: threading.Event | None = None,
-    keepers: Sequence[Unkept] | None = None,
+    writers: Sequence[NoCheckpoint] | None = None,
     compiled: threading.Event | None = None,
 ) -> list[Result]:
     """Drives runs that differ in their seed, in one batch; `compiled` is set when all programs are there."""
     halt = threading.Event() if halt is None else halt
-    keepers = [Unkept() for _ in runs] if keepers is None else keepers
-    clock, lanes = _take_up(runs, keepers)
+    writers = [NoCheckpoint() for _ in runs] if writers is None else writers
+    clock, lanes = _take_up(runs, writers)
     peers = runs[0].peers
     for run, lane in zip(runs, lanes, strict=True):
         run.report.start(run, lane)
@@ -69,11 +69,11 @@ def run_lanes(
                 halt.set()  # another process may have been told
                 lanes = _stopped(runs, lanes, INTERRUPTED, BREAK)
                 break
-            if peers.decided(_is_time_up(runs[0], keepers, took)):
+            if peers.decided(_is_time_up(runs[0], writers, took)):
                 lanes = _stopped(runs, lanes, STOPPED, f"Stopped because {runs[0].deadline}.")
                 break
             began, before = clock.running_seconds, lanes
-            lanes = advance(runs, lanes, clock, keepers)
+            lanes = advance(runs, lanes, clock, writers)
             if compiled is not None:
                 compiled.set()
             for i, lane in enumerate(lanes):
@@ -84,63 +84,63 @@ def run_lanes(
                 runs[i].report.move(lane)
                 lanes[i] = _decide(runs[i], lane, clock) if lane.step > before[i].step else lane
             settled, took = list(map(_settled, settled, lanes)), clock.running_seconds - began
-            for keeper, lane in zip(keepers, lanes, strict=True):
-                keeper.offer(lane)
+            for writer, lane in zip(writers, lanes, strict=True):
+                writer.offer(lane)
     except KeyboardInterrupt:
         if halt.is_set():  # the second one
             raise
         lanes = _stopped(runs, lanes, INTERRUPTED, BREAK)
     except Exception:
         if prefetch.failure(runs[0].problem) is not None:  # nothing else is wrong: it can go on from here
-            for keeper, lane in zip(keepers, settled, strict=True):
+            for writer, lane in zip(writers, settled, strict=True):
                 if lane.running:
-                    keeper.stop(lane)
+                    writer.stop(lane)
         raise
-    return [_conclude(*one) for one in zip(runs, lanes, settled, bars, keepers, strict=True)]
+    return [_conclude(*one) for one in zip(runs, lanes, settled, bars, writers, strict=True)]
 
 
-def _take_up(runs: Sequence[Run], keepers: Sequence[Unkept]) -> tuple[Clock, list[Reached]]:
+def _take_up(runs: Sequence[Run], writers: Sequence[NoCheckpoint]) -> tuple[Clock, list[RunState]]:
     """What the runs have reached already, or their beginnings; the clock goes on where it was."""
     clock = Clock()
-    kept = [keeper.restore() for keeper in keepers]
+    kept = [writer.restore() for writer in writers]
     lanes = [_begin(run) if lane is None else lane for run, lane in zip(runs, kept, strict=True)]
     before = max((lane.seconds, lane.compile_seconds) for lane in lanes)
     clock = dataclasses.replace(clock, seconds_before=before[0], compiled_before=before[1])
     return clock, [_timed(lane, clock) if lane.running else lane for lane in lanes]
 
 
-def _is_time_up(run: Run, keepers: Sequence[Unkept], took: float) -> bool:
+def _is_time_up(run: Run, writers: Sequence[NoCheckpoint], took: float) -> bool:
     """Whether another call and what is to be written would end after the deadline."""
-    return run.deadline is not None and run.deadline.is_within(took + sum(keeper.write_seconds for keeper in keepers))
+    return run.deadline is not None and run.deadline.is_within(took + sum(writer.write_seconds for writer in writers))
 
 
-def _stopped(runs: Sequence[Run], lanes: Sequence[Reached], status: str, message: str) -> list[Reached]:
+def _stopped(runs: Sequence[Run], lanes: Sequence[RunState], status: str, message: str) -> list[RunState]:
     """The lanes that run, stopped from outside."""
     later = [message if run.checkpoint is None else f"{message} {KEPT}" for run in runs]
     return [lane.ended(status, said) if lane.running else lane for lane, said in zip(lanes, later, strict=True)]
 
 
-def _settled(before: Reached, lane: Reached) -> Reached:
+def _settled(before: RunState, lane: RunState) -> RunState:
     """What a run goes on from: where its callback failed, that is to see the evaluation again."""
     return before if lane.status == CALLBACK_FAILED else lane
 
 
-def _conclude(run: Run, lane: Reached, settled: Reached, bar: Bar, keeper: Unkept) -> Result:
+def _conclude(run: Run, lane: RunState, settled: RunState, bar: Bar, writer: NoCheckpoint) -> Result:
     """The result of a run; what goes on later is written before the last evaluation, which is no part of it."""
     goes_on = settled.running and lane.status in (INTERRUPTED, STOPPED, CALLBACK_FAILED)
     if goes_on:
-        keeper.stop(settled)
+        writer.stop(settled)
     lane = lane if lane.rows[-1].step == lane.step else recording.add_row(run, lane, last=True)
     run.report.move(lane)
     result = recording.result(run, lane)
     if not goes_on:
-        keeper.end(lane, result)
+        writer.end(lane, result)
     run.report.conclude(result)
     bar.end(lane.status)
     return result
 
 
-def _begin(run: Run) -> Reached:
+def _begin(run: Run) -> RunState:
     state = run.start()
     check_metrics(run.metrics, run.placed, state.x, state.y)
     carry = loop.first(run.stepper, run.placed, state, run.key)
@@ -148,13 +148,13 @@ def _begin(run: Run) -> Reached:
     return reached._replace(safe=reached.carry) if run.policy.goes_back else reached
 
 
-def _timed(lane: Reached, clock: Clock) -> Reached:
+def _timed(lane: RunState, clock: Clock) -> RunState:
     return lane._replace(seconds=clock.seconds, compile_seconds=clock.compile_seconds)
 
 
 def advance(
-    runs: Sequence[Run], lanes: Sequence[Reached], clock: Clock, keepers: Sequence[Unkept] = ()
-) -> list[Reached]:
+    runs: Sequence[Run], lanes: Sequence[RunState], clock: Clock, writers: Sequence[NoCheckpoint] = ()
+) -> list[RunState]:
     """One compiled call of the lanes that run, to the next place where something is due, and what is due there.
 
     Lanes that have ended stay as they are. Lanes that run are all at the same step, but for those that diverged and
@@ -167,7 +167,7 @@ def advance(
         for run, lane, moving in zip(runs, lanes, moves, strict=True)
         if moving and run.read_ahead is not None
     ]
-    stop = runs[0].peers.decided(_stop(runs, moves, first, keepers, limits))
+    stop = runs[0].peers.decided(_stop(runs, moves, first, writers, limits))
     began = time.perf_counter()
     stops = [stop if moving else lane.step for lane, moving in zip(lanes, moves, strict=True)]
     called = jax.block_until_ready(loop.steps(*_of_a_call(runs, lanes, stops, first), layout=runs[0].layout))
@@ -189,7 +189,7 @@ def advance(
     return after
 
 
-def _attend(run: Run, lane: Reached) -> Reached:
+def _attend(run: Run, lane: RunState) -> RunState:
     """Measures again and evaluates, where that is due; a run that has lost ground goes back to its best point."""
     state = lane.carry.state
     if run.stepper.measures(state) and run.refreshes_at(lane.step):
@@ -202,7 +202,7 @@ def _attend(run: Run, lane: Reached) -> Reached:
     return guarded(run, recording.add_row(run, lane, last), last)
 
 
-def _decide(run: Run, lane: Reached, clock: Clock) -> Reached:
+def _decide(run: Run, lane: RunState, clock: Clock) -> RunState:
     """Whether a run goes on after a call."""
     if not lane.running or lane.rows[-1].step != lane.step:
         return lane
@@ -222,8 +222,8 @@ def _decide(run: Run, lane: Reached, clock: Clock) -> Reached:
 def _stop(
     runs: Sequence[Run],
     moves: Sequence[bool],
-    first: Reached,
-    keepers: Sequence[Unkept],
+    first: RunState,
+    writers: Sequence[NoCheckpoint],
     limits: Sequence[int | None],
 ) -> int:
     """How far the next call goes: to where something is due, for about `CALL_SECONDS`, or up to a number of steps."""
@@ -231,7 +231,7 @@ def _stop(
     if pace is None:
         return step + 1
     measures = runs[0].stepper.measures(first.carry.state)
-    states = [due for due in (keeper.next_due() for keeper in keepers) if due is not None and due > step]
+    states = [due for due in (writer.next_due() for writer in writers) if due is not None and due > step]
     states += [step + limit for limit in limits if limit is not None]
     stop = min([runs[0].next_due(step, measures), step + max(1, int(pace * CALL_SECONDS)), *states])
     if len(runs) == 1:
@@ -241,7 +241,7 @@ def _stop(
     return min([stop, *(pick + 1 for pick in picks if pick is not None)])
 
 
-def _of_a_call(runs: Sequence[Run], lanes: Sequence[Reached], stops: Sequence[int], first: Reached) -> tuple:
+def _of_a_call(runs: Sequence[Run], lanes: Sequence[RunState], stops: Sequence[int], first: RunState) -> tuple:
     """What `loop.steps` takes: steps at the rates of `first`, which those that move have in common."""
     picks = [run.pick(lane.step, stop) for run, lane, stop in zip(runs, lanes, stops, strict=True)]
     return (
@@ -254,7 +254,7 @@ def _of_a_call(runs: Sequence[Run], lanes: Sequence[Reached], stops: Sequence[in
     )
 
 
-def _last_finite(runs: Sequence[Run], lanes: Sequence[Reached], i: int, broken: Carry) -> Reached:
+def _last_finite(runs: Sequence[Run], lanes: Sequence[RunState], i: int, broken: Carry) -> RunState:
     """Runs a lane again, up to just before it broke, while the others stand: cheaper than checking all in every step.
 
     The call ended where losses or direction broke; x, y or the weights may have broken some steps earlier.

@@ -1,19 +1,20 @@
-"""Losses on all the data, with y fitted to x: of all tasks, or of a part of them where a step sees a few of very many.
+"""Losses on all the data, with y fitted to x: of all tasks, or of some if a step sees a few of very many.
 
-What is called the loss of x is f_i(x, y_i*(x)). The y of a run lags behind x, so an evaluation fits a copy of it first,
-by Newton's method on all training rows, and says how far the losses may still be off (`Fit.lag`).
+The loss of x is f_i(x, y_i*(x)). The y of a run lags behind x. An evaluation therefore first fits a copy of y, by
+Newton's method on all training rows, and estimates the error that is left in the losses (`Fit.lag`).
 
-The part is a fixed random half, whose losses are the columns of the history and whose mean is an unbiased estimate of
-that of all, and the tasks of the largest weights at the time, among which the worst ones are to be found.
+If some tasks are evaluated, one half of them is fixed and random: their losses are the columns of the history, and
+their mean is an unbiased estimate of the mean over all tasks. The other half has the largest weights at that time,
+because the worst tasks are likely among those.
 
-Metrics are what a run is measured by besides its losses: accuracy, say, of every task at every evaluation.
+Metrics measure more than losses: accuracy, say, of every task at every evaluation.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ import numpy as np
 
 from bilevel._core import pytrees
 from bilevel._core.simplex_program import respond
+from bilevel._core.types import Json, Objective, Tree
 from bilevel._run.devices import Layout
 from bilevel.lower import Newton
 from bilevel.problem.group import TaskView
@@ -34,33 +36,33 @@ from bilevel.solvers._base.task_subset import Rows
 from bilevel.solvers.sampling import Uniform
 from bilevel.weightings.base import Weighting
 
-ACCURACY = 1e-4  # of a fitted y, relative: the length of the Newton step after which it counts as fitted
-FIXED, HEAVY = 512, 512  # tasks; where there are not more than these, all are evaluated
+ACCURACY = 1e-4  # relative length of a Newton step below which y counts as fitted
+FIXED, HEAVY = 512, 512  # tasks; a problem without more than these is evaluated on all
 
 
 class Losses(NamedTuple):
-    """Losses, and what else is measured, on all the data."""
+    """Losses and metrics on all the data."""
 
-    validation: Any
-    selection: Any
-    test: Any
-    metrics: dict[str, Any]
+    validation: Tree
+    selection: Tree
+    test: Tree
+    metrics: dict[str, Tree]
 
 
 class Fit(NamedTuple):
     """A copy of y that is fitted to x."""
 
-    y: PerTask[Any]
-    lag: jax.Array  # what the last Newton step changed of a loss, the most of all tasks, as a share of the worst loss
+    y: PerTask[Tree]
+    lag: jax.Array  # the largest change of a loss by the last Newton step, as a share of the worst loss
     passes: jax.Array  # over all training rows
 
 
 @jax.jit
-def fit(problem: Any, x: Any, y: PerTask[Any]) -> Fit:
-    """Every y_i fitted to x on all training rows, from where it is."""
+def fit(problem: BaseProblem, x: Tree, y: PerTask[Tree]) -> Fit:
+    """Fits every y_i to x on all training rows, starting from its current value."""
     newton = Newton.suited(y)
 
-    def one(task: TaskView, y: Any) -> tuple[Any, jax.Array, jax.Array, jax.Array]:
+    def one(task: TaskView, y: Tree) -> tuple[Tree, jax.Array, jax.Array, jax.Array]:
         solved = newton.solve(task, x, y, ACCURACY)
         loss = task.upper(x, solved.y, None)
         change = jnp.where(solved.converged, jnp.abs(loss - task.upper(x, solved.before, None)), jnp.inf)
@@ -73,7 +75,7 @@ def fit(problem: Any, x: Any, y: PerTask[Any]) -> Fit:
 
 
 @functools.partial(jax.jit, static_argnames="metrics")
-def evaluate(problem: BaseProblem, x: Any, y: Any, metrics: Metrics = ()) -> Losses:
+def evaluate(problem: BaseProblem, x: Tree, y: Tree, metrics: Metrics = ()) -> Losses:
     """Losses on all the data of each role, and the metrics."""
     losses = problem.validation_losses(x, y), problem.selection_losses(x, y), problem.test_losses(x, y)
     return Losses(*losses, measure(metrics, problem, x, y))
@@ -89,14 +91,14 @@ def objective(weighting: Weighting, losses: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def fit_fresh(solver: FreshTasks, problem: Any, x: Any, y: Any) -> Any:
-    """`solver.fit`, compiled: no step sees these tasks, and their y is fitted as that of a step's is."""
+def fit_fresh(solver: FreshTasks, problem: Problem, x: Tree, y: Tree) -> Tree:
+    """`solver.fit`, compiled. No step sees these tasks; their y is fitted as a step fits that of its own tasks."""
     return solver.fit(problem, x, y)
 
 
 @functools.partial(jax.jit, static_argnames=("metrics", "fits"))
 def _evaluate_some(
-    problem: Any, x: Any, y: Any, places: PerTask[jax.Array], metrics: Metrics, fits: bool
+    problem: Problem, x: Tree, y: Tree, places: PerTask[jax.Array], metrics: Metrics, fits: bool
 ) -> tuple[Losses, jax.Array, jax.Array]:
     """Losses, lag and passes."""
     rows = Rows.of(problem, places)
@@ -106,17 +108,17 @@ def _evaluate_some(
     return evaluate(few, x, y, metrics), lag, passes
 
 
-class Part(NamedTuple):
+class EvaluatedTasks(NamedTuple):
     """The tasks that are evaluated along a run, by their places in their groups."""
 
     fixed: tuple[np.ndarray, ...]  # in order
     ids: tuple[np.ndarray, ...]  # the numbers of all tasks, group by group
-    heavy: tuple[int, ...]  # how many heavy ones of each group
+    heavy: tuple[int, ...]  # the number of heavy tasks of each group
     layout: Layout | None = None  # of the devices that the tasks are on; None = one
 
     @classmethod
-    def of(cls, solver: Solver, problem: BaseProblem, layout: Layout | None = None) -> Part | None:
-        """None = all."""
+    def of(cls, solver: Solver, problem: BaseProblem, layout: Layout | None = None) -> EvaluatedTasks | None:
+        """The part to evaluate; None = all tasks."""
         if not isinstance(solver, SomeTasks) or problem.size <= FIXED + HEAVY:
             return None
         sizes = [group.size for group in problem.groups]
@@ -132,7 +134,7 @@ class Part(NamedTuple):
         return np.sort(np.concatenate([ids[places] for ids, places in zip(self.ids, self.fixed, strict=True)]))
 
     def places(self, weights: np.ndarray) -> list[np.ndarray]:
-        """Of the fixed tasks of every group, and after them of its heavy ones."""
+        """The places of every group's fixed tasks, followed by its heavy ones."""
         found = []
         for ids, fixed, count in zip(self.ids, self.fixed, self.heavy, strict=True):
             own = np.array(weights[ids])
@@ -141,9 +143,9 @@ class Part(NamedTuple):
         return found
 
     def evaluate(
-        self, problem: BaseProblem, x: Any, y: Any, weights: np.ndarray, metrics: Metrics, fits: bool
+        self, problem: BaseProblem, x: Tree, y: Tree, weights: np.ndarray, metrics: Metrics, fits: bool
     ) -> PartLosses:
-        """The losses of these tasks, at y fitted to x or as it is; the problem and y are where the layout has them."""
+        """The losses of these tasks, at y as it is or fitted to x; the problem and y are placed as the layout says."""
         places = self.places(weights)
         asked = Asked.of(places) if self.layout is None else Asked.on_devices(places, self.fixed, self.layout)
         losses, lag, passes = jax.device_get(_evaluate_some(problem, x, y, PerTask(asked.places), metrics, fits))
@@ -157,7 +159,7 @@ class Part(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Tasks whose losses are asked for, and where the answers are."""
+    """Tasks to evaluate, and where their losses are in the output."""
 
     places: tuple[np.ndarray, ...]  # in the groups as they are on the devices
     where: np.ndarray  # each task that was wanted among these
@@ -169,11 +171,11 @@ class Asked(NamedTuple):
 
     @classmethod
     def on_devices(cls, places: Sequence[np.ndarray], fixed: Sequence[np.ndarray], layout: Layout) -> Asked:
-        """Equally many of every device, as many as there may be of one: others are looked at where it has fewer."""
+        """Equally many tasks of every device; a device with fewer requested tasks evaluates others as well."""
         asked, where, before = [], [], 0
-        for own, always, stretches in zip(places, fixed, layout.stretches, strict=True):
+        for own, always, ranges in zip(places, fixed, layout.ranges, strict=True):
             position = np.zeros(len(own), int)
-            for start, stop, spread in stretches:
+            for start, stop, spread in ranges:
                 size = (stop - start) // (layout.devices if spread else 1)
                 first = np.arange(start, stop, size)
                 most = max(np.sum((always >= begin) & (always < begin + size)) for begin in first)
@@ -190,7 +192,7 @@ class Asked(NamedTuple):
 
 
 def _largest(weights: np.ndarray, count: int) -> np.ndarray:
-    """The places of the largest weights; of those that are not above the mean, any, as many of them may be equal."""
+    """The places of the largest weights. Weights at or below the mean are often equal: of those, any."""
     above = np.flatnonzero(weights > weights.mean())
     if len(above) > count:
         return above[np.argpartition(-weights[above], count - 1)[:count]] if count else above[:0]
@@ -208,13 +210,13 @@ class PartLosses(NamedTuple):
     passes: int
 
 
-Metric = Callable[[Any, Any, Any], jax.Array]
+Metric = Objective
 Metrics = tuple[tuple[str, Metric], ...]  # names and functions; hashable, as they are part of what is compiled
 ROLES = ("validation", "selection", "test")
 
 
 def read(metrics: Mapping[str, Metric] | None, problem: BaseProblem) -> Metrics:
-    """What `solve(metrics=...)` got, checked."""
+    """The metrics of `solve(metrics=...)`, checked."""
     if metrics is None:
         return ()
     if not isinstance(metrics, Mapping):
@@ -229,7 +231,7 @@ def read(metrics: Mapping[str, Metric] | None, problem: BaseProblem) -> Metrics:
     return tuple(metrics.items())
 
 
-def check_metrics(metrics: Metrics, problem: BaseProblem, x: Any, y: PerTask[Any]) -> None:
+def check_metrics(metrics: Metrics, problem: BaseProblem, x: Tree, y: PerTask[Tree]) -> None:
     """Raises where a metric fails or is not one real number, found by tracing it."""
     for name, function in metrics:
         what = f"solve(metrics=...): {name!r} of (x, y, batch)"
@@ -243,7 +245,7 @@ def check_metrics(metrics: Metrics, problem: BaseProblem, x: Any, y: PerTask[Any
             raise ValueError(f"{what} must return one floating-point number; it returns {pytrees.describe(one)}.")
 
 
-def measure(metrics: Metrics, problem: BaseProblem, x: Any, y: PerTask[Any]) -> dict[str, jax.Array]:
+def measure(metrics: Metrics, problem: BaseProblem, x: Tree, y: PerTask[Tree]) -> dict[str, jax.Array]:
     """Every metric on all the data of each role, one number a task: "validation accuracy", "test accuracy"."""
     return {f"{role} {name}": problem.losses(x, y, role, f) for name, f in metrics for role in roles_of(problem)}
 
@@ -254,7 +256,7 @@ def roles_of(problem: BaseProblem) -> list[str]:
     return [role for role in ROLES if there[role]]
 
 
-def in_order(metrics: Metrics, measured: Mapping[str, Any]) -> dict[str, Any]:
-    """The same in the order of the metrics, validation, selection, test; JAX sorts by name."""
+def in_order(metrics: Metrics, measured: Mapping[str, Json]) -> dict[str, Tree]:
+    """The values in the order of the metrics, then validation, selection, test; JAX had sorted them by name."""
     names = [f"{role} {name}" for name, _ in metrics for role in ROLES]
     return {name: measured[name] for name in names if name in measured}

@@ -1,13 +1,12 @@
-"""At the end of a run whose steps see some of the tasks, every task is visited once more, with x as it is.
+"""Final refit: at the end of a run whose steps see some of the tasks, every y is fitted to the final x.
 
-A task was last visited some n / m steps ago, at another x: its y fits that one, and where a task has been visited a few
-times in all, x has since gone so far that losses say more about when the task was visited than about x. So the iterates
-that a run returns, the last, the best and the average, have y fitted to their own x on all training rows. The random
-one is (x^t, y^{t+1}), of which theory speaks, and stays as it was.
+A task was last seen about n / m steps ago, at another x, and its y fits that x. If a task was seen only a few times,
+its loss depends more on when it was last seen than on x. So the last, the best and the average iterate get a y that is
+fitted to their own x on all training rows. The random iterate is (x^t, y^{t+1}), as in the theory, and does not change.
 
-It costs `STEPS` gradients of every task for each of the three, once. A block of tasks at a time is fitted and evaluated
-for all iterates, so that rows that are not in memory are read once. The run itself, its history and what is kept of it
-to be resumed are not touched.
+The refit costs `STEPS` gradients of every task for each of the three iterates, once. It fits and evaluates a block of
+tasks for all iterates at a time, so that rows outside memory are read once. The run, its history and its checkpoints do
+not change.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ import functools
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from bilevel._core import pytrees
+from bilevel._core.types import Tree
 from bilevel._run.evaluation import Losses, Metric, Metrics, roles_of
 from bilevel.lower.fitting import fitted
 from bilevel.problem.group import Group
@@ -35,23 +35,23 @@ from bilevel.solvers._base.some_tasks import SomeTasks
 STEPS = 10  # of conjugate gradients
 
 
-Found = list[tuple[Any, dict[str, jax.Array]]]  # of every point: y, and losses and metrics by name; of one group
+Found = list[tuple[Tree, dict[str, jax.Array]]]  # of every point: y, and losses and metrics by name; of one group
 
 
 class Visit(NamedTuple):
-    """What a visit found at one iterate."""
+    """The outcome of the refit at one iterate."""
 
-    y: PerTask[Any]
+    y: PerTask[Tree]
     losses: Losses
 
 
 def is_needed(solver: Solver, problem: BaseProblem) -> bool:
-    """Whether y may be of another x than the one that a run ends with."""
+    """Whether y may have been fitted to an earlier x than the final one."""
     return isinstance(solver, SomeTasks) and isinstance(problem, Problem) and solver.seen_share(problem) < 1
 
 
 def block_of(group: Group) -> int | None:
-    """How many tasks of a group are visited at once on every device; None = all."""
+    """How many tasks of a group every device refits at once; None = all."""
     sizes = [group.block(source) for source in _sources(group)]
     return min((size for size in sizes if size is not None), default=None)
 
@@ -62,9 +62,9 @@ def _sources(group: Group) -> list[Source]:
 
 
 def visited(
-    problem: Problem, points: Sequence[tuple[Any, PerTask[Any]]], steps: jax.Array, metrics: Metrics = ()
+    problem: Problem, points: Sequence[tuple[Tree, PerTask[Tree]]], steps: jax.Array, metrics: Metrics = ()
 ) -> list[Visit]:
-    """Every y after so many steps at its x, one number of steps for each point (x, y), and the losses there."""
+    """Every y after the given number of steps at its x, one number for each point (x, y), and the losses there."""
     x, roles = pytrees.stack([x for x, _ in points]), tuple(roles_of(problem))
     ys = zip(*(y for _, y in points), strict=True)
     groups = zip(problem.groups, ys, strict=True)
@@ -72,18 +72,18 @@ def visited(
 
 
 def _by_threads(
-    group: Group, x: Any, y: Sequence[Any], steps: jax.Array, roles: tuple[str, ...], metrics: Metrics
+    group: Group, x: Tree, y: Sequence[Tree], steps: jax.Array, roles: tuple[str, ...], metrics: Metrics
 ) -> Found:
-    """Of a group; of very many tasks in memory, several threads take one block after the other.
+    """The refit of one group. On a CPU, several threads share the blocks of very many tasks in memory.
 
-    On a CPU, whose programs of small products use one core. What a loader reads comes in one order, and is not shared.
+    Programs of small products use one core. Rows of a loader come in one order, so that one thread reads them.
     """
     visit = functools.partial(_of_group, group, x, y, steps, roles=roles, metrics=metrics)
     block, held = block_of(group), all(source.held for source in _sources(group))
     if block is None or not held or group.on is not None or jax.default_backend() != "cpu":
         return visit(None)
     blocks = places_of_blocks(group.size, block)[:, None]
-    first = jax.block_until_ready(visit(blocks[0]))  # it compiles what the others run
+    first = jax.block_until_ready(visit(blocks[0]))  # the first block compiles the program of all
     with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="bilevel-visit") as pool:
         found = [first, *pool.map(lambda places: jax.block_until_ready(visit(places)), blocks[1:])]
     # Not compiled, as there may be thousands of blocks.
@@ -92,9 +92,9 @@ def _by_threads(
 
 @jax.jit
 def _joined(problem: Problem, groups: Sequence[Found]) -> list[Visit]:
-    """Of all groups."""
+    """Joins the outcomes of all groups."""
 
-    def one(*found: tuple[Any, dict[str, jax.Array]]) -> Visit:
+    def one(*found: tuple[Tree, dict[str, jax.Array]]) -> Visit:
         y, losses = zip(*found, strict=True)
         named = {name: problem.join(PerTask(tuple(own[name] for own in losses))) for name in losses[0]}
         losses = Losses(named.pop("validation"), named.pop("selection", None), named.pop("test", None), named)
@@ -106,20 +106,20 @@ def _joined(problem: Problem, groups: Sequence[Found]) -> list[Visit]:
 @functools.partial(jax.jit, static_argnames=("roles", "metrics"))
 def _of_group(
     group: Group,
-    x: Any,
-    y: Sequence[Any],
+    x: Tree,
+    y: Sequence[Tree],
     steps: jax.Array,
     places: jax.Array | None,
     roles: tuple[str, ...],
     metrics: Metrics,
 ) -> Found:
-    """Of the tasks at these places of a group, or of all."""
+    """Refits the tasks at these places of a group, or all."""
 
-    def one(train: Source, *given: Any) -> Found:
+    def one(train: Source, *given: Tree) -> Found:
         rows = dict(zip(roles, given, strict=False))
         task = group.view(train, rows["validation"])
 
-        def iterate(own: tuple[Any, Any, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
+        def iterate(own: tuple[Tree, Tree, jax.Array]) -> tuple[Tree, dict[str, jax.Array]]:
             x, y, steps = own
             y = fitted(task, x, y, steps)
 

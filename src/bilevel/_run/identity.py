@@ -1,9 +1,9 @@
 """Identity of a run. A folder is resumed only by the run that wrote it; a refusal says what differs.
 
-What cannot change a result is left out: how often a run is evaluated, saved, shown. Functions are known by their
-qualified names and by what they close over, those of the problem by the hash of their code too: a changed body is
-noticed; names of variables and lines do not count. Bytecode belongs to one minor version of Python, which is a part of
-the text: two texts compare within a version only.
+Options that cannot change a result are left out: how often a run is evaluated, saved, shown. Functions are identified
+by their qualified names and by what they close over, functions of the problem also by a hash of their code. So a
+changed body is noticed; names of variables and line numbers do not count. Bytecode differs between minor versions of
+Python. The version is therefore part of the text, and only texts of the same version are compared.
 """
 
 from __future__ import annotations
@@ -14,25 +14,28 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import jaxlib.version
 import numpy as np
 import optax
+from jax.typing import ArrayLike
 
 from bilevel._core import pytrees
+from bilevel._core.types import Json, T, Tree
 from bilevel._run.run import Run
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import BaseProblem
 
-Facts = dict[str, Any]
-LONG, AROUND = 120, 40  # signs of a text from which on a refusal shows only those around what differs
+V = TypeVar("V")
+Identity = dict[str, Json]
+LONG, AROUND = 120, 40  # a refusal shows longer texts only around the first difference
 
-# What a refusal calls each fact; the values of those that are not here are shown.
+# Facts that are hashes, in the words of a refusal. Of all others it shows the values.
 HASHED = {
     "tasks": "its tasks have other names",
     "shapes": "its data have other shapes",
@@ -48,13 +51,13 @@ class DifferentRunError(ValueError):
 
 
 class Identities:
-    """The identities of runs; what several have in common, such as their data, is looked at once."""
+    """The identities of runs. Data that several runs share are hashed once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[object, Any]] = {}  # the object too, so that its number stays its own
+        self._known: dict[int, tuple[object, Any]] = {}  # the object too: its id stays unique while it lives
 
-    def of(self, run: Run) -> Facts:
-        """What a run is, as JSON."""
+    def of(self, run: Run) -> Identity:
+        """Identity of a run, as JSON."""
         facts = self._once(run.problem, _problem) | {"solver": text(run.solver)}
         facts |= {"x": self._once(run.x, _point), "y": self._once(run.y, _point)}
         facts |= {"on_divergence": text(run.policy), "fitted": run.fitted}
@@ -62,20 +65,20 @@ class Identities:
             facts["metrics"] = ", ".join(f"{name}: {text(function)}" for name, function in run.metrics)
         return facts | {"seed": int(run.seed), "steps": int(run.steps)}
 
-    def _once(self, value: Any, look: Any) -> Any:
+    def _once(self, value: V, look: Callable[[V], T]) -> T:
         if id(value) not in self._known:
             self._known[id(value)] = (value, look(value))
         return self._known[id(value)][1]
 
 
-def digest(facts: Mapping[str, Any]) -> str:
-    """One text for all of an identity, but for the code, which another version of Python writes otherwise."""
+def digest(facts: Mapping[str, Json]) -> str:
+    """A hash of an identity without the hash of the code, which depends on the version of Python."""
     lasting = sorted((name, fact) for name, fact in facts.items() if name != "code")
     return hashlib.sha256(repr(lasting).encode()).hexdigest()
 
 
-def check_same(where: str, kept: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises where a kept run is another one, and says what differs."""
+def check_same(where: str, kept: Mapping[str, Json], now: Mapping[str, Json]) -> None:
+    """Raises if the folder holds another run; the error says what differs."""
     said = []
     for name in [*now, *(name for name in kept if name not in now)]:
         its, own = kept.get(name), now.get(name)
@@ -88,13 +91,13 @@ def check_same(where: str, kept: Mapping[str, Any], now: Mapping[str, Any]) -> N
             said.append(f"it has {name}={words[0]} and this one {name}={words[1]}")
     if said:
         raise DifferentRunError(
-            f"{where} holds another run: {'; '.join(said)}. Use the arguments that it was begun with to go on with "
+            f"{where} holds another run: {'; '.join(said)}. Use the arguments that it was started with to resume "
             "it, or give another folder."
         )
 
 
-def _pair(kept: Any, now: Any) -> tuple[str, str]:
-    """Both as text; of long ones, what is around the place where they begin to differ."""
+def _pair(kept: object, now: object) -> tuple[str, str]:
+    """Both as text; long texts are cut to the part around the first difference."""
     words = [str(value) or "none" for value in (kept, now)]
     if max(map(len, words)) > LONG:
         same = next((i for i, (a, b) in enumerate(zip(*words, strict=False)) if a != b), min(map(len, words)))
@@ -106,8 +109,8 @@ def _pair(kept: Any, now: Any) -> tuple[str, str]:
 # ------------------------------------------------------------------ environment
 
 
-def environment(devices: int = 1) -> Facts:
-    """What the bits of a run depend on besides its inputs; `devices` is how many it uses."""
+def environment(devices: int = 1) -> dict[str, Json]:
+    """What the bits of a result depend on besides the inputs of the run; `devices` is how many it uses."""
     import bilevel
 
     return {
@@ -125,8 +128,8 @@ def environment(devices: int = 1) -> Facts:
     }
 
 
-def changes(kept: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """How environments differ, in words; empty where they do not."""
+def changes(kept: Mapping[str, Json], now: Mapping[str, Json]) -> str:
+    """How two environments differ, in words; empty if they are equal."""
     odd = [name for name in now if kept.get(name) != now[name]]
     return ", ".join(f"{name} {kept.get(name)!r}, now {now[name]!r}" for name in odd)
 
@@ -134,9 +137,9 @@ def changes(kept: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 # ------------------------------------------------------------------ problems and points
 
 
-def _problem(problem: BaseProblem) -> Facts:
+def _problem(problem: BaseProblem) -> dict[str, Json]:
     leaves = jax.tree_util.tree_leaves_with_path(problem)
-    # Data in files are known by a part of the tasks.
+    # Data in files are identified by some of the tasks.
     looked_at, _ = problem.glimpse(PerTask(((),) * len(problem.groups)))
     values = list(_statics(problem))
     statics = list(dict.fromkeys((kind, f"{name}={text(value)}") for kind, name, value in values))
@@ -155,7 +158,7 @@ def _problem(problem: BaseProblem) -> Facts:
     }
 
 
-def _statics(part: Any) -> Iterator[tuple[str, str, Any]]:
+def _statics(part: Any) -> Iterator[tuple[str, str, object]]:
     """The structural values of a part and of all parts in it, with kind and name; without the names of tasks."""
     if hasattr(type(part), "_bilevel_part"):
         for field in dataclasses.fields(part):
@@ -171,7 +174,7 @@ def _statics(part: Any) -> Iterator[tuple[str, str, Any]]:
             yield from _statics(each)
 
 
-def _point(point: Any) -> str:
+def _point(point: Tree) -> str:
     """A starting point: a pytree, which may hold functions, or a function."""
     if callable(point) and jax.tree_util.all_leaves([point]):
         return text(point)
@@ -179,21 +182,21 @@ def _point(point: Any) -> str:
     return _hash([jax.tree_util.keystr(path) for path, _ in leaves]) + _hash_leaves([leaf for _, leaf in leaves])
 
 
-def _array(leaf: Any) -> np.ndarray:
+def _array(leaf: ArrayLike) -> np.ndarray:
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     return np.asarray(leaf, order="C")
 
 
-def _shape(leaf: Any) -> str:
+def _shape(leaf: Tree) -> str:
     return f"{getattr(leaf, 'dtype', type(leaf).__name__)}{np.shape(leaf)}"
 
 
-def _hash(value: Any) -> str:
+def _hash(value: object) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()[:32]
 
 
-def _hash_leaves(leaves: list[Any]) -> str:
+def _hash_leaves(leaves: Sequence[Tree]) -> str:
     checksum = hashlib.sha256()
     for leaf in leaves:
         array = _array(leaf)
@@ -206,7 +209,7 @@ def _hash_leaves(leaves: list[Any]) -> str:
 
 
 def text(value: Any, within: tuple[int, ...] = ()) -> str:
-    """A part, a function or a value as text that is the same in every process: no addresses, arrays by their hash.
+    """A part, a function or a value as text that is the same in every process: no addresses, and hashes for arrays.
 
     >>> text(functools.partial(optax.sgd, momentum=0.9))
     'partial(optax._src.alias.sgd, momentum=0.9)'
@@ -235,16 +238,16 @@ def text(value: Any, within: tuple[int, ...] = ()) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}({own})"
 
 
-def _arguments(values: Mapping[str, Any], within: tuple[int, ...]) -> list[str]:
+def _arguments(values: Mapping[str, Json], within: tuple[int, ...]) -> list[str]:
     return [f"{name}={text(value, within)}" for name, value in values.items()]
 
 
-def _is_array(leaf: Any) -> bool:
+def _is_array(leaf: object) -> bool:
     return isinstance(leaf, (np.ndarray, np.generic, jax.Array, bool, int, float))
 
 
-def _function(function: Any, within: tuple[int, ...]) -> str:
-    """By its name and what it closes over, such as a schedule's rate; not what may change, such as lists."""
+def _function(function: Callable, within: tuple[int, ...]) -> str:
+    """A function's name and what it closes over, such as a schedule's rate; mutable values are left out."""
     name = f"{getattr(function, '__module__', '')}.{function.__qualname__}"
     held = []
     for cell in getattr(function, "__closure__", None) or ():
@@ -257,11 +260,11 @@ def _function(function: Any, within: tuple[int, ...]) -> str:
     return f"{name}[{', '.join(held)}]" if held else name
 
 
-# Their versions are kept with a run, and a change of these is told: it need not be a change of what is solved.
+# A run stores the versions of these packages and reports a change. Their code is not part of its identity.
 _VERSIONED = ("bilevel", "jax", "jaxlib", "numpy", "optax")
 
 
-def code_of(functions: Iterable[Any]) -> str:
+def code_of(functions: Iterable[object]) -> str:
     """The version of Python, and a hash of the code of functions and of those of the same modules that they call."""
     seen: dict[int, FunctionType] = {}
     for function in functions:
@@ -273,7 +276,7 @@ def code_of(functions: Iterable[Any]) -> str:
 
 
 def differs(kept: object, now: object) -> bool:
-    """Whether code has changed, as far as that can be told: not from another version of Python, or from nothing."""
+    """Whether code has changed. Hashes of different versions of Python, or a missing hash, do not tell."""
     if not isinstance(kept, str) or not isinstance(now, str):
         return False
     return kept.split(" ")[0] == now.split(" ")[0] and kept != now
@@ -292,12 +295,12 @@ def _visit(function: FunctionType, module: object, seen: dict[int, FunctionType]
             held = cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-        for called in _plain(held):  # handed over on purpose, from whatever module
+        for called in _plain(held):  # passed in by the user, so it counts whatever its module
             _visit(called, called.__module__, seen)
 
 
-def _plain(value: Any) -> Iterator[FunctionType]:
-    """The function within partials, methods and what decorators made of it; nothing where there is no code."""
+def _plain(value: object) -> Iterator[FunctionType]:
+    """The functions inside a partial, a method or a decorated function; none if there is no Python code."""
     for _ in range(100):  # a decorator's wrapper may lead back to itself
         if isinstance(value, FunctionType):
             yield value
@@ -311,23 +314,23 @@ def _plain(value: Any) -> Iterator[FunctionType]:
 
 
 def _names(code: CodeType) -> list[str]:
-    """What code refers to by name, in the order of its first use, with the code within it."""
+    """The names that code and the code inside it refer to, in the order of their first use."""
     within = [name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each)]
     return list(dict.fromkeys([*code.co_names, *within]))
 
 
-def _code_of_function(function: FunctionType) -> Any:
+def _code_of_function(function: FunctionType) -> object:
     defaults = (function.__defaults__ or (), sorted((function.__kwdefaults__ or {}).items()))
     return _code(function.__code__, function.__doc__), _constant(defaults)
 
 
-def _code(code: CodeType, doc: str | None = None) -> Any:
+def _code(code: CodeType, doc: str | None = None) -> object:
     constants = [_constant(None if doc is not None and each == doc else each) for each in code.co_consts]
     return code.co_code.hex(), code.co_names, constants
 
 
-def _constant(value: Any) -> Any:
-    """A constant as what is written alike in every process."""
+def _constant(value: object) -> object:
+    """A constant in a form that prints the same in every process."""
     if isinstance(value, CodeType):
         return _code(value)
     if isinstance(value, (tuple, list)):

@@ -1,6 +1,6 @@
-"""One process at a time works on a run's folder: a lock that the kernel frees when its owner ends, however it does.
+"""A lock, so that one process at a time works on a run's folder. The kernel frees it when its owner ends.
 
-Whether somebody holds it can be asked without taking it.
+Other processes can ask whether somebody holds it without taking it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import Any
+
+from bilevel._core.types import Json
 
 try:
     import fcntl
@@ -24,7 +25,10 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # what some network file
 
 
 class Lock:
-    """Held from when it is made until `release`. The file stays: to remove it would let two processes have one each."""
+    """A lock, held from its creation until `release`.
+
+    The file stays: if it were removed, two processes could each lock a file of that name.
+    """
 
     def __init__(self, path: Path):
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
@@ -53,7 +57,7 @@ class Lock:
 
     def _owner(self) -> str:
         """Who holds it, in words."""
-        owner: dict[str, Any] = {}
+        owner: dict[str, Json] = {}
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
             owner = dict(json.loads(os.pread(self._descriptor, 1000, 0)))
         if owner.get("pid") == os.getpid() and owner.get("host") == platform.node():
@@ -62,15 +66,15 @@ class Lock:
         return f"{known} works on it"
 
     def release(self) -> None:
-        """Lets others have it."""
+        """Frees the lock."""
         os.close(self._descriptor)
 
 
 def is_held(path: Path) -> bool | None:
     """Whether a process holds the lock of a file; None = there is no lock, or no way to know.
 
-    The kernel's own list is asked first, which disturbs nobody. It leaves out processes of other containers and hosts,
-    so that a lock it does not have is tried, and let go at once.
+    The kernel's list of locks is read first, which disturbs nobody. The list leaves out processes of other containers
+    and hosts. A lock that is not in the list is therefore tried, and freed at once.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))

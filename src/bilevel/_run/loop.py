@@ -86,7 +86,7 @@ def _nothing_seen(solver: Solver, problem: BaseProblem, state: State, key: jax.A
     return jax.tree.map(lambda a: np.full(a.shape, unknown(a), a.dtype), info)
 
 
-def gone_on_with(
+def resumed(
     solver: Solver, problem: BaseProblem, layout: Layout | None, key: jax.Array, start_key: jax.Array, carry: Carry
 ) -> Carry:
     """What may have been carried on another number of devices, where steps draw others, and perhaps more, tasks."""

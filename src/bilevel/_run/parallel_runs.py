@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from bilevel._run.checkpoint_writer import Unkept
+from bilevel._run.checkpoint_writer import NoCheckpoint
 from bilevel._run.driver import run_lanes
 from bilevel._run.progress import Bar
 from bilevel._run.run import Run
@@ -22,7 +22,7 @@ def run_all(
     runs: Sequence[Run],
     bar: Bar,
     halt: threading.Event | None = None,
-    keepers: Sequence[Unkept] | None = None,
+    writers: Sequence[NoCheckpoint] | None = None,
 ) -> list[Result]:
     """Makes several runs at once; Ctrl-C ends all of them and returns what they have reached.
 
@@ -30,12 +30,12 @@ def run_all(
     bit. On an accelerator runs that differ in their seed alone are one batch.
     """
     halt = threading.Event() if halt is None else halt
-    bars, keepers = bar.split(len(runs)), [Unkept() for _ in runs] if keepers is None else keepers
+    bars, writers = bar.split(len(runs)), [NoCheckpoint() for _ in runs] if writers is None else writers
     if runs[0].layout is not None:  # all devices are for one run at a time
-        return [_Lane(*lane).make(halt) for lane in zip(runs, bars, keepers, strict=True)]
+        return [_Lane(*lane).make(halt) for lane in zip(runs, bars, writers, strict=True)]
     if jax.default_backend() != "cpu" and _differ_in_seed_only(runs):
-        return run_lanes(runs, bars, halt, keepers)
-    lanes = [_Lane(*lane) for lane in zip(runs, bars, keepers, strict=True)]
+        return run_lanes(runs, bars, halt, writers)
+    lanes = [_Lane(*lane) for lane in zip(runs, bars, writers, strict=True)]
     with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="bilevel") as pool:
         futures = _submit(pool, lanes, halt)
         try:
@@ -61,10 +61,10 @@ class _Lane(NamedTuple):
 
     run: Run
     bar: Bar
-    keeper: Unkept
+    writer: NoCheckpoint
 
     def make(self, halt: threading.Event, compiled: threading.Event | None = None) -> Result:
-        return run_lanes([self.run], [self.bar], halt, [self.keeper], compiled)[0]
+        return run_lanes([self.run], [self.bar], halt, [self.writer], compiled)[0]
 
 
 def _submit(pool: ThreadPoolExecutor, lanes: Sequence[_Lane], halt: threading.Event) -> list[Future[Result]]:

@@ -1,7 +1,7 @@
-"""What the processes of a run agree on: when to stop, where a call ends, what to keep, and that all see its folder.
+"""Agreement between the processes of a run: when to stop, where a call ends, what to keep, and that all see its folder.
 
-Process 0 decides and speaks; a signal may reach any of them. What one process does not decide is 0 there, so that the
-largest number of all is the decision.
+Process 0 decides and prints, but a signal may reach any process. A process that decides nothing contributes 0, so that
+the maximum over all processes is the decision.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ LOST = ("Gloo", "NCCL", "coordination service", "DEADLINE_EXCEEDED", "UNAVAILABL
 
 
 class Peers(NamedTuple):
-    """The processes that make a run together; one is alone."""
+    """The processes that share a run; there may be only one."""
 
     processes: int = 1
     rank: int = 0
 
     @classmethod
     def of(cls, processes: int) -> Peers:
-        """This process among so many."""
+        """The peers of this process."""
         return cls(processes, jax.process_index()) if processes > 1 else cls()
 
     @property
     def leads(self) -> bool:
-        """Whether this one decides, speaks and writes."""
+        """Whether this process decides, prints and writes."""
         return self.rank == 0
 
     def decided(self, number: int) -> int:
-        """What process 0 says; at least 0."""
+        """The number of process 0, in all processes; at least 0."""
         return self.largest(number if self.leads else 0)
 
     def largest(self, number: int) -> int:
@@ -51,7 +51,7 @@ class Peers(NamedTuple):
         return int(np.max(multihost_utils.process_allgather(np.asarray(number, np.int32))))
 
     def led(self, action: Callable[[], T]) -> T | None:
-        """What process 0 makes of an action, None in the others; where it fails there, it fails in all."""
+        """Runs an action in process 0 and returns its value there, None elsewhere. A failure there is one in all."""
         if self.processes == 1:
             return action()
         try:
@@ -60,24 +60,24 @@ class Peers(NamedTuple):
             self.largest(1)
             raise
         if self.largest(0):
-            raise RuntimeError("Process 0 of this run failed, and says why.")
+            raise RuntimeError("Process 0 of this run failed; its message says why.")
         return made
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """A scope in which the loss of a process is an error that says so."""
+        """A scope that turns the loss of a process into a clear error."""
         try:
             yield
         except Exception as error:
             if self.processes > 1 and any(word in str(error) for word in LOST):
                 raise ConnectionError(
-                    "solve: another process of this run is lost, or does not answer. Started again with checkpoint=... "
-                    "and resume=True, all go on from the last state."
+                    "solve: another process of this run is lost, or does not answer. Start all with checkpoint=... "
+                    "and resume=True to continue from the last state."
                 ) from error
             raise
 
     def told(self, content: bytes | None) -> bytes | None:
-        """The bytes that process 0 has, or None."""
+        """The bytes of process 0, or None, in all processes."""
         if self.processes == 1:
             return content
         from jax.experimental import multihost_utils
@@ -94,7 +94,7 @@ PATIENCE = 5.0  # seconds: a network file system may show a new file late
 
 
 def mark(folder: Path) -> Path:
-    """A new file in a folder, with the name of those that are swept away."""
+    """A new temporary file in a folder, with a name that later clean-ups remove."""
     path = folder / f".bilevel-{secrets.token_hex(8)}.tmp"
     with open(path, "xb") as file:
         file.write(b"to be seen by all processes")
@@ -103,7 +103,7 @@ def mark(folder: Path) -> Path:
 
 
 def check_shared_folder(peers: Peers, folder: Path) -> None:
-    """A FileNotFoundError in all processes unless all see a file that process 0 makes."""
+    """Raises a FileNotFoundError in all processes unless all see a file that process 0 makes."""
     if peers.processes == 1:
         return
     made = peers.led(lambda: mark(folder))

@@ -1,13 +1,13 @@
-"""Reads the rows of coming steps ahead, where they are in files or a loader reads them.
+"""Prefetch: reads the rows of coming steps ahead, if they are in files or come from a loader.
 
-Which tasks a step draws follows from the key of its number and from urns that change when the weights move, to what the
-tasks counted before that move: so the tasks of the steps up to the next but one move are known, and their rows can be
-read while others are worked on. What turns out wrong costs time and changes nothing.
+The draw of a step depends on its number and on urns. Urns change when the weights move, and then take the shares from
+before that move. So the tasks are known up to the next move but one, and their rows can be read while other steps run.
+A wrong guess costs time and changes nothing.
 
-Of files, the system is told which rows will be needed, and to read no others around them while steps draw tasks: it
-would read megabytes for every row, and give up pages that are needed for them. Where nothing was read from a disk
-during the last call, all is in the system's cache, and nothing is told. What a loader reads is kept until a step asks
-for it; so calls with a loader are no longer than what is known.
+For files, the system is told which rows will be needed. While steps draw tasks it is also told to read no others around
+them: it would read megabytes for every row, and drop pages that are needed. If the last call read nothing from a disk,
+all rows are in the system's cache, and it is told nothing. Rows from a loader are kept until a step asks for them, so
+that calls with a loader take no more steps than are known.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ import mmap
 import resource
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel._core.types import Count
 from bilevel._run.devices import fetched
 from bilevel.problem.group import Group
 from bilevel.problem.loaded import Loaded, LoadingError, Reader, Window
 from bilevel.problem.mapped import Mapped, Pages
 from bilevel.problem.on_devices import parts_of
-from bilevel.problem.problem import BaseProblem
+from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.problem.sources import Source, places_of_blocks
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.some_tasks import Ahead, SomeTasks
@@ -41,13 +42,13 @@ if TYPE_CHECKING:
     from bilevel._run.run import Run
 
 AHEAD = 256  # steps
-LOADED = 64  # steps of a call where a loader reads, at most
+LOADED = 64  # most steps of a call that uses a loader
 
 
 class ReadAhead:
-    """The reading ahead of one run."""
+    """The prefetch of one run."""
 
-    def __init__(self, solver: Solver, problem: BaseProblem, key: jax.Array):
+    def __init__(self, solver: SomeTasks, problem: Problem, key: jax.Array):
         self._solver, self._problem, self._key = solver, problem, key
         self._pages = [_pages((group.train, group.validation)) for group in problem.groups]
         self._loaded = [_LoadedGroup.of(group) for group in problem.groups]
@@ -55,15 +56,15 @@ class ReadAhead:
         self._expect(mmap.MADV_RANDOM)
 
     @classmethod
-    def of(cls, solver: Solver, problem: BaseProblem, key: jax.Array) -> ReadAhead | None:
-        """None where steps see all tasks, or all rows are in memory."""
+    def of(cls, solver: Solver, problem: Problem, key: jax.Array) -> ReadAhead | None:
+        """The prefetch of a run; None if steps see all tasks, or all rows are in memory."""
         return cls(solver, problem, key) if isinstance(solver, SomeTasks) and not problem.held else None
 
     def start(self, state: State, step: int) -> int | None:
-        """Reads for the steps from this one on, in threads while they are taken.
+        """Starts to read for the steps from this one on, in threads.
 
         Returns:
-            How many of them a call may take, so that a loader has begun with those of the next call; None = any number.
+            How many steps a call may take, so that the loader can start on those of the next call; None = any number.
         """
         before, self._read = self._read, _blocks_read()
         self._stop.set()
@@ -81,7 +82,7 @@ class ReadAhead:
         return min(int(ahead.before_move), LOADED) if any(self._loaded) else None
 
     def all_tasks(self, blocks: Sequence[int | None]) -> None:
-        """Reads for a look at all tasks, of each group so many at a time on every device."""
+        """Starts to read all tasks for an evaluation, this many of each group at a time on every device."""
         self._stop.set()
         self._expect(mmap.MADV_SEQUENTIAL)
         for loaded, size in zip(self._loaded, blocks, strict=True):
@@ -89,7 +90,7 @@ class ReadAhead:
                 loaded.plan_all(size)
 
     def close(self) -> None:
-        """Nothing more is read."""
+        """Stops reading."""
         self._stop.set()
         self._expect(mmap.MADV_NORMAL)
         for loaded in self._loaded:
@@ -114,8 +115,8 @@ class _LoadedGroup(NamedTuple):
     """A group whose tasks a loader reads."""
 
     numbers: np.ndarray  # of its tasks
-    parts: int  # on devices, each of which asks for the tasks that it draws
-    windows: dict[int, Window]  # for the parts on devices of this process, which go on side by side
+    parts: int  # number of devices, each of which asks for the tasks that it draws
+    windows: dict[int, Window]  # one for each device of this process; they work side by side
 
     @classmethod
     def of(cls, group: Group) -> _LoadedGroup | None:
@@ -127,21 +128,21 @@ class _LoadedGroup(NamedTuple):
         numbers, reader = np.asarray(fetched(group.train.numbers)), group.train.reader
         return cls(numbers, parts, {i: Window(reader) for i in here})
 
-    def plan(self, places: Any) -> None:
-        """Of coming steps, one row each."""
+    def plan(self, places: jax.Array | np.ndarray) -> None:
+        """Plans the reads of coming steps, one row of places for each."""
         numbers = self.numbers[np.asarray(places)].reshape(len(places), self.parts, -1)
         for i, window in self.windows.items():
             window.plan(list(numbers[:, i]))
 
     def plan_all(self, size: int) -> None:
-        """Of a look at all tasks, so many at a time on every device."""
+        """Plans the reads of all tasks, this many at a time on every device."""
         for i, window in self.windows.items():
             mine = self.numbers.reshape(self.parts, -1)[i]
             window.plan(list(mine[places_of_blocks(len(mine), size)]))
 
 
 @jax.jit
-def _tasks_ahead(solver: Any, problem: Any, state: State, key: jax.Array, step: Any) -> Ahead:
+def _tasks_ahead(solver: SomeTasks, problem: Problem, state: State, key: jax.Array, step: Count) -> Ahead:
     keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(step + jnp.arange(AHEAD, dtype=jnp.int32))
     return solver.known_draws(problem, state, keys)
 
@@ -152,7 +153,7 @@ def _pages(sources: Iterable[Source | None]) -> list[Pages]:
 
 
 def failure(problem: BaseProblem) -> LoadingError | None:
-    """What a loader has raised inside of compiled steps, which tell of it in many lines of their own."""
+    """The error that a loader raised inside a compiled step, without the many lines that JAX adds."""
     return next((reader.error for reader in _readers(problem) if reader.error is not None), None)
 
 
@@ -162,7 +163,7 @@ def _readers(problem: BaseProblem) -> list[Reader]:
 
 @contextlib.contextmanager
 def ended(runs: Sequence[Run]) -> Iterator[None]:
-    """Nothing is read ahead after the runs, and what a loader raised is raised."""
+    """A scope that stops reading when the runs end, and raises what a loader raised."""
     for reader in _readers(runs[0].problem):
         reader.error = None  # of an earlier run
     try:
@@ -176,7 +177,7 @@ def ended(runs: Sequence[Run]) -> Iterator[None]:
 
 
 def _blocks_read() -> int:
-    """How much this process has had read from disks."""
+    """How much this process has read from disks."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_inblock
 
 
@@ -186,6 +187,6 @@ def _libc() -> ctypes.CDLL:
 
 
 def _advise(address: int, length: int, advice: int) -> None:
-    """madvise; what the system cannot do is left."""
+    """Calls madvise, and ignores what the system does not support."""
     first = address - address % mmap.PAGESIZE
     _libc().madvise(ctypes.c_void_p(first), ctypes.c_size_t(address + length - first), ctypes.c_int(advice))

@@ -1,4 +1,4 @@
-"""Where a run is: a progress bar on a terminal, messages of `logging` elsewhere."""
+"""Progress of a run: a bar on a terminal, messages of `logging` elsewhere."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 LOGGER = logging.getLogger("bilevel")
-LOG_SECONDS = 10.0  # between two messages, unless a tenth of the run passes sooner
+LOG_SECONDS = 10.0  # seconds between two messages, unless a tenth of the run passes sooner
 
 
 class Bar(Protocol):
-    """Shows where a run is, or several."""
+    """Shows the progress of one or several runs."""
 
     def show(self, step: int, worst: float | None = None, mean: float | None = None) -> None:
-        """Shows a step, and the losses where they were evaluated there."""
+        """Shows a step, and the losses if they were evaluated there."""
         ...
 
     def end(self, status: str) -> None:
@@ -30,7 +30,7 @@ class Bar(Protocol):
         ...
 
     def split(self, count: int) -> Sequence[Bar]:
-        """A bar for each of several runs, which move this one together."""
+        """A bar for each of several runs; together they move this one."""
         ...
 
 
@@ -44,7 +44,7 @@ class Quiet:
         """Does nothing."""
 
     def split(self, count: int) -> Sequence[Bar]:
-        """As quiet."""
+        """Quiet bars."""
         return [self] * count
 
 
@@ -58,7 +58,7 @@ class Logged:
         LOGGER.info("%s: %d steps, compiling", title, steps)
 
     def show(self, step: int, worst: float | None = None, mean: float | None = None) -> None:
-        """Logs the step where it is time to."""
+        """Logs the step if a message is due."""
         if worst is not None:
             self.losses = f", worst {worst:.4g}, mean {mean:.4g}"
         now = time.monotonic()
@@ -72,7 +72,7 @@ class Logged:
         LOGGER.info("%s: %s, %.1f s%s", self.title, status, time.monotonic() - self.began, self.losses)
 
     def split(self, count: int) -> Sequence[Bar]:
-        """Parts that are logged together."""
+        """Joins the parts of one message."""
         return split(self, count)
 
 

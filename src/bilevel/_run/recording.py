@@ -1,18 +1,19 @@
-"""Evaluates what a run has reached, adds rows to its history, calls its callback, and makes its result.
+"""Evaluates a run, adds rows to its history, calls its callback, and makes its result.
 
-A callback that raises ends its run. What was reached is not lost.
+A callback that raises ends its run. The result so far is not lost.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike, DTypeLike
 
+from bilevel._core.types import Count, Json, Scalar, Tree
 from bilevel._run import final_refit
 from bilevel._run.devices import fetched
 from bilevel._run.evaluation import Fit, fit, fit_fresh, in_order, objective
@@ -20,7 +21,7 @@ from bilevel._run.evaluation import evaluate as evaluate
 from bilevel._run.loop import Carry, Variables, Watch, average_of
 from bilevel._run.progress import LOGGER
 from bilevel._run.run import Run
-from bilevel._run.run_state import CALLBACK_FAILED, STOPPED, Evaluated, Reached, Row, score
+from bilevel._run.run_state import CALLBACK_FAILED, STOPPED, Evaluated, Row, RunState, score
 from bilevel.problem.problem import BaseProblem
 from bilevel.results.history import History, Iterate
 from bilevel.results.result import Result
@@ -28,25 +29,25 @@ from bilevel.solvers._base.fresh_tasks import FreshTasks
 from bilevel.solvers._base.state import Info, State
 
 
-def begin(run: Run, carry: Carry) -> Reached:
-    """A run that is about to take its first step."""
+def begin(run: Run, carry: Carry) -> RunState:
+    """The state of a run before its first step."""
     row, point, passes = _row(run, carry, 0, 0.0, fits=run.fits)
     row = row._replace(direction_norm=float("nan"))
     best = _evaluated(point, row)
-    return Reached(carry, 0, (row,), best, since_best=0, seconds=0.0, compile_seconds=0.0, passes=passes, seen=point)
+    return RunState(carry, 0, (row,), best, since_best=0, seconds=0.0, compile_seconds=0.0, passes=passes, seen=point)
 
 
-def add_row(run: Run, reached: Reached, last: bool = False) -> Reached:
-    """Adds an evaluation of where the run is. The last one always fits y."""
+def add_row(run: Run, reached: RunState, last: bool = False) -> RunState:
+    """Evaluates the run at its current point and adds a row. The last evaluation always fits y."""
     carry, best = reached.carry, reached.best
     fits = run.fits and (last or run.affords_fit(reached.step, reached.passes))
     row, point, passes = _row(run, carry, reached.step, reached.seconds, since=reached.rows[-1].step, fits=fits)
-    # Where a lower loss is not a better iterate, the best is the last. A y that lags says little of its x.
+    # If a lower loss is not a better iterate, the last is the best. Losses at a y that lags say little about x.
     comparable = row.fitted or not run.fits
     better = not run.problem.comparable_losses or (comparable and score(run, row) < score(run, best))
     watch = Watch.start(carry.state.weights)
     return reached._replace(
-        # Where the old one was: the steps would be compiled once more for another place.
+        # On the device of the old one: elsewhere, the steps would be compiled again.
         carry=carry._replace(watch=watch if run.layout is None else run.layout.laid_out(watch)),
         rows=(*reached.rows, row),
         best=_evaluated(point, row) if better else best,
@@ -56,8 +57,8 @@ def add_row(run: Run, reached: Reached, last: bool = False) -> Reached:
     )
 
 
-def as_dict(run: Run, reached: Reached) -> dict[str, Any]:
-    """A copy of the last row, for a callback that may keep or change it, and where the run is."""
+def as_dict(run: Run, reached: RunState) -> dict[str, Json]:
+    """A copy of the last row and of the current point, for a callback that may keep or change them."""
     row, point = reached.rows[-1], reached.seen or Variables.of(reached.carry.state)
     named = row._asdict()
     named |= named.pop("metrics")
@@ -66,8 +67,8 @@ def as_dict(run: Run, reached: Reached) -> dict[str, Any]:
     return copied | {"x": x, "y": run.problem.by_name(y)}
 
 
-def result(run: Run, reached: Reached) -> Result:
-    """What a run returns."""
+def result(run: Run, reached: RunState) -> Result:
+    """The result of a run."""
     problem = run.problem
 
     def iterate(evaluated: Evaluated) -> Iterate:
@@ -102,8 +103,8 @@ def result(run: Run, reached: Reached) -> Result:
     )
 
 
-def _visited(run: Run, reached: Reached) -> dict[str, Evaluated]:
-    """The iterates of a run whose steps see some of the tasks, with all tasks visited once more."""
+def _visited(run: Run, reached: RunState) -> dict[str, Evaluated]:
+    """The iterates of a run whose steps see some of the tasks, after a final refit of every y."""
     carry = reached.carry
     points = {"last": Variables.of(carry.state), "best": reached.best.point}
     points |= {"average": average_of(carry.average, carry.state), "random": carry.random}
@@ -116,8 +117,8 @@ def _visited(run: Run, reached: Reached) -> dict[str, Evaluated]:
     return {name: Evaluated(point._replace(y=visit.y), *own) for (name, point), visit, own in ends}
 
 
-def _evaluated_again(run: Run, reached: Reached) -> dict[str, Evaluated]:
-    """The iterates of any other run; those of its evaluations, where these were of other tasks than all."""
+def _evaluated_again(run: Run, reached: RunState) -> dict[str, Evaluated]:
+    """The iterates of any other run, evaluated again if its evaluations were of some of the tasks."""
     carry = reached.carry
 
     def at(point: Variables) -> Evaluated:
@@ -136,11 +137,11 @@ def _evaluated_again(run: Run, reached: Reached) -> dict[str, Evaluated]:
 def _row(
     run: Run, carry: Carry, step: int, seconds: float, since: int = 0, *, fits: bool
 ) -> tuple[Row, Variables, int]:
-    """An evaluation, where its y was, and the passes over the training rows that its fit took."""
+    """A row of the history, the point it was evaluated at, and the passes over the rows that the fit of y took."""
     state, part = carry.state, run.part
     point = Variables.of(state)
-    lag: Any = float("nan")
-    passes: Any = 0
+    lag: Scalar = float("nan")
+    passes: Count = 0
     losses = None
     if part is None:
         y, lag, passes = _fitted(run, state.x, state.y, fits)
@@ -176,8 +177,8 @@ def _row(
     return row, point, int(passes)
 
 
-def _fitted(run: Run, x: Any, y: Any, fits: bool = True) -> Fit:
-    """y at which an evaluation is made; what the run itself goes on from stays as it is."""
+def _fitted(run: Run, x: Tree, y: Tree, fits: bool = True) -> Fit:
+    """The y at which the run is evaluated. The run itself continues from its own y."""
     if isinstance(run.stepper, FreshTasks):
         return Fit(fit_fresh(run.stepper, run.placed, x, y), jnp.array(jnp.nan), jnp.array(0))
     if fits and run.fits:
@@ -185,12 +186,12 @@ def _fitted(run: Run, x: Any, y: Any, fits: bool = True) -> Fit:
     return Fit(y, jnp.array(jnp.nan), jnp.array(0))
 
 
-def _fetched(run: Run, tree: Any) -> Any:
+def _fetched(run: Run, tree: Tree) -> Tree:
     return jax.device_get(tree if run.layout is None else fetched(tree))
 
 
 def lower_rates(problem: BaseProblem, info: Info) -> np.ndarray:
-    """The rate of every task's y in the last step; NaN where that did not see it."""
+    """The rate of every task's y in the last step; NaN for tasks that the step did not see."""
     if info.seen is None:
         return np.asarray(info.lower_rate)
     rates = np.full(problem.size, np.nan, info.lower_rate.dtype)
@@ -210,7 +211,7 @@ def evaluated_at(run: Run, state: State) -> Evaluated:
 
 
 def objective_of(run: Run, evaluated: Row | Evaluated) -> float:
-    """What the run minimises: of min-max the worst validation loss, of min-avg their mean."""
+    """What the run minimises: the worst validation loss for min-max, the mean for min-avg."""
     losses, weighting = evaluated.validation, getattr(run.solver, "weighting", None)
     return float(np.max(losses)) if weighting is None else float(objective(weighting, jnp.asarray(losses)))
 
@@ -221,23 +222,23 @@ def _evaluated(point: Variables, row: Row) -> Evaluated:
     return Evaluated(point, row.validation, row.selection, row.test, dict(row.metrics))
 
 
-def _by_part(point: Variables, dtype: Any, largest: float, selection: np.ndarray | None) -> Evaluated:
-    """What it is compared by; the rest is found where it is asked for, of all tasks."""
+def _by_part(point: Variables, dtype: DTypeLike, largest: float, selection: np.ndarray | None) -> Evaluated:
+    """The losses that compare iterates. Those of all tasks are computed when the result is made."""
     return Evaluated(point, np.asarray([largest], dtype), selection, None, {})
 
 
 def _history(run: Run, rows: tuple[Row, ...]) -> History:
-    def column(values: tuple[Any, ...]) -> np.ndarray | None:
+    def column(values: tuple[ArrayLike | None, ...]) -> np.ndarray | None:
         return None if values[0] is None else np.stack([np.asarray(value) for value in values])
 
     names = [name for name in Row._fields if name != "metrics"]
-    columns: dict[str, Any] = {name: column(tuple(getattr(row, name) for row in rows)) for name in names}
+    columns: dict[str, Json] = {name: column(tuple(getattr(row, name) for row in rows)) for name in names}
     measured = {name: np.stack([row.metrics[name] for row in rows]) for name in rows[0].metrics}
     return History(**columns, metrics=in_order(run.metrics, measured))
 
 
-def call_back(run: Run, lane: Reached) -> Reached:
-    """The same after the callback has seen its last evaluation: at its end where that asked for it, or raised."""
+def call_back(run: Run, lane: RunState) -> RunState:
+    """The state after the callback. The run ends if the callback returned True or raised."""
     if run.callback is None:
         return lane
     evaluation, failed, stops = as_dict(run, lane), "", False
@@ -246,7 +247,7 @@ def call_back(run: Run, lane: Reached) -> Reached:
     except Exception as error:  # whatever a user's function raises
         LOGGER.error("The callback of solve raised at step %d.", lane.step, exc_info=True)
         said = f"The callback raised at step {lane.step}, {type(error).__name__}: {error}"
-        later = "" if run.checkpoint is None else " With resume=True it goes on from the evaluation before."
+        later = "" if run.checkpoint is None else " With resume=True it continues from the evaluation before."
         failed = f"{said.rstrip('.')}. The result is that of the steps taken so far.{later}"
     if run.peers.decided(bool(failed)):
         return lane.ended(CALLBACK_FAILED, failed or "The callback raised in process 0.")

@@ -1,26 +1,27 @@
-"""What a run does that diverged: what broke first, which rate is to blame, and where it goes on if it does."""
+"""Recovery of a run that diverged: what broke first, which rate is to blame, and where the run continues."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from bilevel._core.types import Tree
 from bilevel._run.loop import Carry, Variables
 from bilevel._run.recording import evaluated_at, objective_of
 from bilevel._run.run import Run
-from bilevel._run.run_state import DIVERGED, FINISHED, Reached, score
+from bilevel._run.run_state import DIVERGED, FINISHED, RunState, score
 from bilevel.results.history import Divergence
 from bilevel.solvers._base.fresh_tasks import FreshTasks
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.state import Info
 from bilevel.weightings.base import Weighting
 
-LOST = 0.5  # of what was gained, or of the best objective itself: a run that loses more goes back
-AT_END = 0.05  # of the best objective: a run that ends farther above it ends at its best point instead
-ROUNDING = 1e-6  # of a loss: what a fit of y may leave
-MARGIN = 2  # x or y is to blame alone where it has grown this many times as much as the other
+LOST = 0.5  # share of the gain and of the best objective; a run that loses more than both goes back
+AT_END = 0.05  # share of the best objective; a run that ends higher above it ends at its best point instead
+ROUNDING = 1e-6  # share of a loss that a fit of y may leave
+MARGIN = 2  # x or y alone is to blame if it has grown this many times as much as the other
 
 _UNKNOWN_RATES = (
     "Its rates cannot be made smaller: it has none in fields named upper_lr or lower_lr, and no with_scaled_rates of "
@@ -29,7 +30,7 @@ _UNKNOWN_RATES = (
 
 
 class Broken(NamedTuple):
-    """What became infinite or NaN in a step, and whose rates may be too large."""
+    """The quantity that became infinite or NaN in a step, and the rates that may be too large."""
 
     quantity: str  # as in `Divergence`
     what: str
@@ -39,14 +40,14 @@ class Broken(NamedTuple):
     weights: bool = False
 
 
-def respond(run: Run, reached: Reached, last: Carry, broken: Carry) -> Reached:
-    """What becomes of a run whose next step breaks: it ends, or goes on from a safe point with smaller rates.
+def respond(run: Run, reached: RunState, last: Carry, broken: Carry) -> RunState:
+    """Decides about a run whose next step breaks: it ends, or continues from a safe point with smaller rates.
 
     Args:
-        run: which.
-        reached: what it had reached before the call that broke; its best point is a measure of what size is normal.
-        last: the last finite one.
-        broken: one step later.
+        run: the run.
+        reached: its state before the call that broke. The best point in it shows which sizes are normal.
+        last: the last finite state.
+        broken: the state one step later.
     """
     step, found = int(last.state.step), _find(run, reached.best.point, last, broken)
     name = None if found.task is None else run.problem.names[found.task]
@@ -56,7 +57,7 @@ def respond(run: Run, reached: Reached, last: Carry, broken: Carry) -> Reached:
     if factor is not None and run.solver.with_scaled_rates(factor) is None:
         factor, said = None, f"{said} {_UNKNOWN_RATES}"
     elif factor is None and before:
-        said = f"{said} It had gone on {len(before)} times, with rates down to {reached.scale:.3g} of the first."
+        said = f"{said} It had gone back {len(before)} times, with rates down to {reached.scale:.3g} of the first."
     if factor is None:
         message = f"{said} {_advice(run, found, broken.info)} {_held(run, reached, last)}"
         event = Divergence(step, task, found.quantity, message)
@@ -64,29 +65,29 @@ def respond(run: Run, reached: Reached, last: Carry, broken: Carry) -> Reached:
         return ended.ended(DIVERGED, message)
     safe = last if reached.safe is None else reached.safe
     back_to = int(safe.state.step)
-    message = f"{said} It went on from step {back_to} with its rates times {factor:g}."
+    message = f"{said} It continued from step {back_to} with its rates times {factor:g}."
     return reached._replace(
         carry=safe,
         step=back_to,
-        # The rows of steps that are taken again would be there twice. The best point was a good one nonetheless.
+        # Rows of steps that are taken again are dropped, or they would be there twice. The best point stays.
         rows=tuple(row for row in reached.rows if row.step <= back_to),
         since_best=0,
         divergences=(*before, Divergence(step, task, found.quantity, message, factor, back_to)),
     )
 
 
-def solver_of(run: Run, reached: Reached) -> Solver:
-    """The solver whose steps are taken, at the rates that a run has come to."""
+def solver_of(run: Run, reached: RunState) -> Solver:
+    """The solver at the rates that the run has come to."""
     scaled = None if reached.scale == 1 else run.solver.with_scaled_rates(reached.scale)
     return run.stepper if scaled is None else scaled.stepper()
 
 
-def guarded(run: Run, reached: Reached, last: bool) -> Reached:
-    """What becomes of a run at an evaluation: the best point is kept, and a run that has lost it goes back to it.
+def guarded(run: Run, reached: RunState, last: bool) -> RunState:
+    """Decides about a run at an evaluation: its best point is kept, and a run that is far above it goes back.
 
-    A run is lost where its objective is above the best by half of that, and by half of all that was gained. It then
-    goes on with smaller rates, as after a divergence, as often as the policy says. Where rates were chosen, it may be
-    above its best by a twentieth at its end, and not above its start: otherwise the best point is its end.
+    A run goes back if its objective exceeds the best one by half of the best and by half of all that was gained. It
+    then continues with smaller rates, as after a divergence, as often as the policy says. A run with automatic rates
+    may end up to a twentieth above its best and not above its start: otherwise it ends at its best point.
     """
     if not run.policy.goes_back or not run.problem.comparable_losses:
         return reached
@@ -104,14 +105,14 @@ def guarded(run: Run, reached: Reached, last: bool) -> Reached:
     if factor is not None and run.solver.with_scaled_rates(factor) is not None:
         return _gone_back(reached, said, factor, back_to)
     if last and run.stepper.has_chosen_rates and now > min(start, best + AT_END * abs(best)):
-        # Its history stays as it was; only the end is another point.
+        # The history does not change; only the last point does.
         return reached._replace(carry=reached.safe, seen=None).ended(FINISHED, f"{said} The best point is its end.")
     return reached
 
 
-def _gone_back(reached: Reached, said: str, factor: float, back_to: int) -> Reached:
-    """The same at its best point, to go on from there; the rows of steps that are taken again would be there twice."""
-    message = f"{said} It went on from there with its rates times {factor:g}."
+def _gone_back(reached: RunState, said: str, factor: float, back_to: int) -> RunState:
+    """The state at the best point, without the rows of the steps that will be taken again."""
+    message = f"{said} It continued from there with its rates times {factor:g}."
     event = Divergence(reached.step, None, "objective", message, factor, back_to)
     assert reached.safe is not None
     return reached._replace(
@@ -128,19 +129,19 @@ class _Rate(NamedTuple):
     """A rate that may have been too large."""
 
     words: str
-    given: bool  # rather than chosen
+    given: bool  # by the user; False = chosen by the solver
 
     @staticmethod
-    def of(owner: object, option: str, words: str, was: str, value: Any) -> _Rate:
+    def of(owner: object, option: str, words: str, was: str, value: Tree) -> _Rate:
         given = getattr(owner, option, None) is not None
         name = option if words.startswith("rate") and hasattr(owner, option) else words
         return _Rate(f"{name} ({was} {float(value):.3g})" if np.isfinite(value) else name, given)
 
 
 def _advice(run: Run, found: Broken, info: Info) -> str:
-    """Which rate to make smaller: one that was given, if any was, as those that were chosen may follow from it."""
+    """Advice which rate to make smaller: a given one, if there is one, since chosen ones may depend on it."""
     solver, chooses = run.solver, getattr(run.solver, "chooses_rates", False)
-    places = np.flatnonzero(info.numbers(run.problem) == found.task)  # none where the step did not see it
+    places = np.flatnonzero(info.numbers(run.problem) == found.task)  # NaN if the step did not see the task
     lower_rate = info.lower_rate[places] if len(places) else info.lower_rate
     upper = _Rate.of(solver, "upper_lr", "rate of x", "it was", info.upper_rate)
     lower = _Rate.of(solver, "lower_lr", "rate of y", "its rate was", np.max(lower_rate))
@@ -158,8 +159,8 @@ def _advice(run: Run, found: Broken, info: Info) -> str:
     return f"Try a smaller {rates}{', or None to have the rates chosen' if chooses else ''}{batch}."
 
 
-def _held(run: Run, reached: Reached, last: Carry) -> str:
-    """What the result holds; losses that grew without bound have a better point before them."""
+def _held(run: Run, reached: RunState, last: Carry) -> str:
+    """What the result holds. If losses grew without bound, an earlier point is better."""
     words = "The result holds the last finite state"
     if not run.problem.comparable_losses:
         return f"{words}."
@@ -169,7 +170,7 @@ def _held(run: Run, reached: Reached, last: Carry) -> str:
 
 
 def _find(run: Run, best: Variables, last: Carry, broken: Carry) -> Broken:
-    """What broke, in the order in which one thing makes the next one break."""
+    """The quantity that broke first, checked in the order in which one breaks the next."""
     names = run.problem.names
     losses, norm = jax.device_get((broken.info.losses, broken.info.direction_norm))
     x, y = jax.device_get(run.whole((broken.state.x, broken.state.y)))
@@ -183,7 +184,7 @@ def _find(run: Run, best: Variables, last: Carry, broken: Carry) -> Broken:
         place = int(np.argmin(np.isfinite(losses)))
         task = int(broken.info.numbers(run.problem)[place])
         quantity, what, certain = "loss", f"the loss of task {names[task]!r} became {losses[place]}", False
-    elif not np.isfinite(norm) and not (np.isnan(norm) and _finite(x)):  # NaN alone: the solver does not know it
+    elif not np.isfinite(norm) and not (np.isnan(norm) and _finite(x)):  # NaN = not reported
         return Broken("direction", "the direction of x became infinite or NaN", upper=True)
     elif not _finite(x):
         return Broken("x", "x became infinite or NaN", upper=True)
@@ -198,9 +199,9 @@ def _find(run: Run, best: Variables, last: Carry, broken: Carry) -> Broken:
 
 
 def _growths(run: Run, usual: Variables, now: Variables, task: str) -> tuple[float, float]:
-    """How far x and the task's y have gone from where they were when all was well."""
+    """How far x and the task's y are from the last good point."""
 
-    def pair(point: Variables) -> tuple[Any, Any]:
+    def pair(point: Variables) -> tuple[Tree, Tree]:
         x, y = jax.device_get(run.whole((point.x, point.y)))
         return x, run.problem.by_name(y)[task]
 
@@ -208,11 +209,11 @@ def _growths(run: Run, usual: Variables, now: Variables, task: str) -> tuple[flo
     return x, y
 
 
-def _size(tree: Any, other: Any = None) -> float:
-    """The largest |entry| of a tree, or of its difference from another; squares would overflow here."""
+def _size(tree: Tree, other: Tree = None) -> float:
+    """The largest |entry| of a tree, or of its difference from another. A norm would overflow here."""
     moved = tree if other is None else jax.tree.map(lambda a, b: a / 2 - b / 2, tree, other)
     return max((float(np.max(np.abs(leaf), initial=0.0)) for leaf in jax.tree.leaves(moved)), default=0.0)
 
 
-def _finite(tree: Any) -> bool:
+def _finite(tree: Tree) -> bool:
     return all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(tree))

@@ -1,4 +1,4 @@
-"""What a run tells its loggers. One that raises is switched off: the run does not depend on who watches it."""
+"""Calls the loggers of a run. A logger that raises is switched off: a run does not depend on its loggers."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bilevel._core.types import Json
 from bilevel._run.loggers.base import Evaluation, Facts, Logger
 from bilevel._run.loggers.progress import Progress
 
 if TYPE_CHECKING:
     from bilevel._run.run import Run
-    from bilevel._run.run_state import Reached, Row
+    from bilevel._run.run_state import Row, RunState
     from bilevel.results.result import Result
 
 FAILED = "failed"  # the status of a run that an exception ended
 
 
 def check(loggers: object) -> tuple[Logger, ...]:
-    """The loggers that `solve` was given."""
+    """The loggers that `solve` got, checked."""
     if not isinstance(loggers, Sequence) or not all(isinstance(logger, Logger) for logger in loggers):
         raise TypeError(
             f"solve(loggers=...) got {loggers!r}: it needs a list of loggers, such as "
@@ -32,7 +33,7 @@ def check(loggers: object) -> tuple[Logger, ...]:
 
 
 class Report:
-    """The loggers of one run, those that raised switched off.
+    """The loggers of one run. One that raises is switched off.
 
     Args:
         loggers: of this run alone.
@@ -42,20 +43,20 @@ class Report:
         self.loggers = list(loggers)
         self.folder: Path | None = None  # of the run, where it has one
         self._run: Run | None = None
-        self._last: Reached | None = None  # the last that had something to tell
-        self._told = -1  # the last step whose evaluation was told
-        self._divergences = 0  # how many were told
+        self._last: RunState | None = None  # the last state with news
+        self._told = -1  # the last step whose evaluation was logged
+        self._divergences = 0  # the number of divergences logged
         self._ended = False
 
     def keep_in(self, folder: Path) -> None:
-        """Also tells the folder of the run, in progress.jsonl: before the start."""
+        """Also logs to progress.jsonl in the folder of the run. Call it before the start."""
         self.folder = folder
         self.loggers.insert(0, Progress(folder / "progress.jsonl"))
 
-    def start(self, run: Run, reached: Reached) -> None:
-        """Before the first step of this process; a new run also tells the evaluation at its start.
+    def start(self, run: Run, reached: RunState) -> None:
+        """Logs the start of the run in this process; a new run also logs the evaluation at its start.
 
-        A run that had ended before, and is only looked up, tells nothing.
+        A run that had ended before, and is only read, logs nothing.
         """
         if not self.loggers or not reached.running:
             return
@@ -78,13 +79,13 @@ class Report:
         if reached.step == 0:
             self._log(reached.rows[0], np.nan)
 
-    def move(self, reached: Reached) -> None:
-        """After a call: tells the evaluations and the divergences that are new."""
+    def move(self, reached: RunState) -> None:
+        """Logs new evaluations and divergences after a call."""
         before = self._last
         if not self.loggers or before is None:
             return
         self._tell_divergences(reached)
-        if reached.step < before.step:  # it went back, and takes these steps again
+        if reached.step < before.step:  # it went back, and repeats these steps
             self._last, self._told = reached, min(self._told, reached.step)
             return
         rows = [row for row in reached.rows if row.step > self._told]
@@ -96,27 +97,27 @@ class Report:
         for row in rows:
             self._log(row, pace)
 
-    def event(self, kind: str, facts: Mapping[str, Any]) -> None:
-        """Something happened; between the start and the end only."""
+    def event(self, kind: str, facts: Mapping[str, Json]) -> None:
+        """Logs an event, if it comes between the start and the end."""
         if self._run is None or self._ended:
             return
         self._tell("event", lambda logger: logger.event(kind, facts))
 
     def conclude(self, result: Result) -> None:
-        """What was found of the run, and how it ended."""
+        """Logs the findings of the run, and how it ended."""
         if self.loggers:
             for finding in result.findings:
                 self.event("finding", {"step": result.steps, "kind": finding.kind, "message": finding.text})
         self.end(result.status, result.message)
 
     def end(self, status: str, message: str) -> None:
-        """How the run ended, once; a run that never started says nothing."""
+        """Logs once how the run ended; a run that never started logs nothing."""
         if self._run is None or self._ended:
             return
         self._ended = True
         self._tell("end", lambda logger: logger.end(status, message))
 
-    def _tell_divergences(self, reached: Reached) -> None:
+    def _tell_divergences(self, reached: RunState) -> None:
         found = reached.divergences
         for divergence in found[self._divergences :]:
             self.event("divergence", divergence._asdict())
@@ -151,14 +152,14 @@ class Report:
             except Exception as error:
                 self.loggers.remove(logger)
                 warnings.warn(
-                    f"The logger {logger!r} raised in {what}() and is switched off; the run goes on. "
+                    f"The logger {logger!r} raised in {what}() and is switched off; the run continues. "
                     f"{type(error).__name__}: {error}",
                     stacklevel=2,
                 )
 
 
 def _names(run: Run) -> tuple[str, ...]:
-    """Of the tasks that are evaluated along a run."""
+    """The names of the tasks that are evaluated along a run."""
     names = run.problem.names
     return tuple(map(str, names)) if run.part is None else tuple(str(names[int(i)]) for i in run.part.tasks)
 
@@ -172,7 +173,7 @@ def reports(loggers: Sequence[Logger], seeds: Sequence[int] | None) -> list[Repo
 
 @contextmanager
 def failures_told(runs: Sequence[Run]) -> Iterator[None]:
-    """Tells the loggers of all runs where an exception ends them, so that nobody waits for more."""
+    """Logs the failure of all runs when an exception ends them, so that no reader waits for more."""
     try:
         yield
     except BaseException as error:

@@ -11,23 +11,24 @@ import jax
 import numpy as np
 
 from bilevel._core import values
+from bilevel._core.types import Tree
 from bilevel._run.checkpoints import Checkpoint
 from bilevel._run.devices import Layout
 from bilevel._run.divergence import DIVERGED as DIVERGED
 from bilevel._run.divergence import Policy, SmallerRates, Stop
-from bilevel._run.evaluation import FIXED, HEAVY, Part
-from bilevel._run.loop import Carry, Reservoir, State, gone_on_with
+from bilevel._run.evaluation import FIXED, HEAVY, EvaluatedTasks
+from bilevel._run.loop import Carry, Reservoir, State, resumed
 from bilevel._run.peers import Peers
 from bilevel._run.prefetch import ReadAhead
 from bilevel._run.reporting import Report
-from bilevel._run.run_state import Reached
+from bilevel._run.run_state import RunState
 from bilevel._run.stopping import Deadline
 from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.solvers._base.fresh_tasks import FreshTasks
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.some_tasks import SomeTasks
 
-FITTING = 0.1  # the share of a run that fits of y at evaluations may take
+FITTING = 0.1  # largest share of a run that fits of y at evaluations may take
 NUMBERS_A_SECOND = 1e9  # of the training rows, about, that a core looks at
 
 Callback = Callable[[dict[str, Any]], object]
@@ -35,7 +36,7 @@ Callback = Callable[[dict[str, Any]], object]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """One run to be made, checked when it is described.
+    """Settings of one run, checked when it is made.
 
     The length is part of the run: automatic rates decay over it and the random iterate is drawn from all of it, so the
     first half of a run of 2,000 steps is not a run of 1,000, and a longer run is another run.
@@ -50,21 +51,21 @@ class Run:
         every: steps between evaluations on all the data; None = steps // 50.
         patience: evaluations without a better iterate (see `best_by`) that end the run; None = no limit.
         callback: called with each evaluation; True ends the run, and so does an exception.
-        on_divergence: what happens when it diverges; None = chosen by its rates, see `policy`.
-        checkpoint: where the run is kept as it goes; None = nowhere.
-        resume: go on with what is kept there; False = there must be nothing yet.
-        deadline: when it must have ended; None = never.
-        report: who is told of it.
-        metrics: what else is measured with the losses, names and functions; see `metrics`.
+        on_divergence: what to do if it diverges; None = chosen by its rates, see `policy`.
+        checkpoint: where its state is written; None = nowhere.
+        resume: continue the run that is in that folder; False = the folder must hold no run.
+        deadline: when it must end; None = never.
+        report: its loggers.
+        metrics: what is measured besides the losses, names and functions; see `metrics`.
         layout: on which devices; None = on one.
         fitted: fit a copy of y to x at evaluations; False = evaluate at the y of the steps.
-        placed: the problem where steps see it, on devices or in memory, which runs may share; None = it is put there.
+        placed: the problem as steps see it, on devices or in memory, which runs may share; None = it is put there.
     """
 
     problem: BaseProblem
     solver: Solver
-    x: Any
-    y: Any
+    x: Tree
+    y: Tree
     seed: int
     steps: int
     every: int | None = None
@@ -100,20 +101,20 @@ class Run:
             )
         self.policy.check()
         if self.placed is None:
-            # Steps that see all tasks would have a loader read all of them every time.
+            # If steps see all tasks, a loader would read all of them in every step.
             problem = self.problem if self.draws else self.problem.in_memory()
             object.__setattr__(self, "placed", problem if self.layout is None else self.layout.problem(problem))
 
     @property
     def best_by(self) -> str:
-        """Whose worst loss the best iterate has the lowest of, "selection" or "validation"; "last" = it is the last."""
+        """The rows that choose the best iterate, "selection" or "validation"; "last" = the last is the best."""
         if not self.problem.comparable_losses:
             return "last"
         return "selection" if self.problem.has_selection else "validation"
 
     @functools.cached_property
     def stepper(self) -> Solver:
-        """What takes the steps: the solver, or a wrapper that shows it some of the tasks."""
+        """The object whose `step` the run calls: the solver, or a wrapper that shows it some of the tasks."""
         return self.solver.stepper()
 
     @property
@@ -122,7 +123,7 @@ class Run:
         return isinstance(self.stepper, SomeTasks)
 
     def start(self) -> State:
-        """The first state, where the run has its values."""
+        """The first state, on the devices of the run."""
         options: Any = {"key": self._start_key, "steps": self.steps}
         if self.layout is None:
             return self.solver.init(self.placed, self.x, self.y, **options)
@@ -131,28 +132,28 @@ class Run:
         return self.layout.laid_out(self.solver.begin(self.placed, x, y, **options))
 
     def outline(self) -> State:
-        """The first state without values, its shapes and dtypes: nothing is measured or compiled."""
+        """The shapes and dtypes of the first state; nothing is measured or compiled."""
         return self.solver.outline(self.problem, self.x, self.y, key=self._start_key, steps=self.steps)
 
-    def whole(self, tree: Any) -> Any:
-        """Values of the run in arrays as on one device, with tasks in the groups of the problem."""
+    def whole(self, tree: Tree) -> Tree:
+        """Values of the run as on one device, with tasks in the groups of the problem."""
         return tree if self.layout is None else self.layout.whole(tree)
 
-    def spread(self, reached: Reached) -> Reached:
-        """What was read from a file, on the devices of the run."""
+    def spread(self, reached: RunState) -> RunState:
+        """Values that were read from a file, on the devices of the run."""
         carry, best, safe = reached.carry, reached.best.point, reached.safe
         if self.layout is not None:
             carry, best, safe = self.layout.laid_out(self.layout.spread((carry, best, safe)))
-        carry, safe = self.gone_on_with(carry), None if safe is None else self.gone_on_with(safe)
+        carry, safe = self.resumed(carry), None if safe is None else self.resumed(safe)
         return reached._replace(carry=carry, best=reached.best._replace(point=best), safe=safe)
 
-    def gone_on_with(self, carry: Carry) -> Carry:
-        """What may have been carried on another number of devices."""
-        return gone_on_with(self.stepper, self.placed, self.layout, self.key, self._start_key, carry)
+    def resumed(self, carry: Carry) -> Carry:
+        """Values of a state that another number of devices may have written."""
+        return resumed(self.stepper, self.placed, self.layout, self.key, self._start_key, carry)
 
     @functools.cached_property
     def peers(self) -> Peers:
-        """The processes that make it together."""
+        """The processes that share the run."""
         return Peers.of(1 if self.layout is None else self.layout.processes)
 
     @functools.cached_property
@@ -165,36 +166,36 @@ class Run:
         return jax.random.fold_in(jax.random.key(self.seed), 1)
 
     def refresh_key(self, step: int) -> jax.Array:
-        """What a measurement after a step draws from."""
+        """The key of a measurement after a step."""
         return jax.random.fold_in(jax.random.fold_in(self.key, 2**31), step)  # apart from the keys of steps
 
     @functools.cached_property
-    def part(self) -> Part | None:
+    def part(self) -> EvaluatedTasks | None:
         """Which tasks are evaluated along the run; None = all."""
-        return Part.of(self.stepper, self.problem, self.layout)
+        return EvaluatedTasks.of(self.stepper, self.problem, self.layout)
 
     @functools.cached_property
     def policy(self) -> Policy:
-        """What happens when it diverges: rates that were chosen may be chosen smaller, given ones are to be seen."""
+        """The policy for divergences. Automatic rates may be made smaller; a user is told of rates of their own."""
         if self.on_divergence is not None:
             return self.on_divergence
         return SmallerRates() if self.stepper.has_chosen_rates and not self.draws else Stop()
 
     @functools.cached_property
     def fits(self) -> bool:
-        """Whether evaluations fit y: where there is a lower level whose losses say which iterate is better."""
+        """Whether evaluations fit y: if there is a lower level, and a lower loss is a better iterate."""
         return self.fitted and isinstance(self.problem, Problem) and not isinstance(self.stepper, FreshTasks)
 
     def affords_fit(self, step: int, passes: int) -> bool:
-        """Whether an evaluation may fit y: fits take a tenth of the run, or of a small one what takes about a second.
+        """Whether an evaluation may fit y: fits take at most a tenth of the run, or about a second in a short one.
 
-        Counted in passes over the training rows, not in seconds: what is evaluated is the same on every machine.
+        The limit counts passes over the training rows, not seconds, so that all machines evaluate the same.
         """
         return passes <= FITTING * self._passes_of_a_step * step + self._passes_of_a_second
 
     @functools.cached_property
     def _passes_of_a_step(self) -> float:
-        """A gradient of g, one of f and a product with a Hessian, of a batch, of the tasks that a step sees."""
+        """The passes of a step over a batch of its tasks: a gradient of g, one of f and a Hessian product."""
         groups = self.problem.groups
         shares = [1.0 if g.lower_batch is None else g.lower_batch / float(np.mean(g.train.rows)) for g in groups]
         seen = self.stepper.seen_share(self.problem) if isinstance(self.stepper, SomeTasks) else 1.0  # type: ignore
@@ -208,7 +209,7 @@ class Run:
 
     @functools.cached_property
     def read_ahead(self) -> ReadAhead | None:
-        """What reads the rows of coming steps ahead; None = they are in memory."""
+        """The prefetch of the rows of coming steps; None = all rows are in memory."""
         return ReadAhead.of(self.stepper, self.placed, self.key)
 
     @functools.cached_property
@@ -216,31 +217,31 @@ class Run:
         return Reservoir(int(self.seed))
 
     def pick(self, step: int, stop: int) -> int | None:
-        """The last step in [step, stop) that replaces the random iterate; None where none does."""
+        """The last step in [step, stop) that replaces the random iterate; None if no step does."""
         return self._reservoir.pick(step, stop)
 
     @functools.cached_property
     def _refreshes(self) -> list[int]:
-        """When curvature is measured again: at 1, 2, 4, 8, ..., as it changes most at first, and every twentieth."""
+        """The steps after which curvature is measured again: 1, 2, 4, 8, ..., and every twentieth of the run."""
         steps = int(self.steps)
         doubling = {2**i for i in range(steps.bit_length())}
         return sorted((doubling | set(range(0, steps, max(1, steps // 20)))) - {0})
 
     def refreshes_at(self, step: int) -> bool:
-        """Whether automatic rates are measured again after a step: not when `every` says, as looking changes no run."""
+        """Whether rates are measured again after a step. This ignores `every`: evaluating must not change a run."""
         return step < self.steps and step in self._refreshes
 
     def evaluates_at(self, step: int) -> bool:
-        """Whether a step is followed by an evaluation; of a run that may end early also after 1, 2, 4, 8, ... steps."""
+        """Whether an evaluation follows a step; in a run that may end early also after 1, 2, 4, 8, ... steps."""
         return step == self._next_evaluation(step - 1)
 
     def _next_evaluation(self, step: int) -> int:
-        """The first one after a step."""
+        """The first evaluation after a step."""
         regular = min(step - step % self._every + self._every, int(self.steps))
         return min(regular, 1 << max(step, 0).bit_length()) if self.solver.may_end else regular
 
     def next_due(self, step: int, measures: bool) -> int:
-        """The first step after this one that is followed by an evaluation, or by a refresh where there are any."""
+        """The first later step that an evaluation or a refresh follows."""
         evaluation = self._next_evaluation(step)
         if not measures:
             return evaluation

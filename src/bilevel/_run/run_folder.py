@@ -1,7 +1,7 @@
-"""The folder of one run: its files, found, checked and cleaned up under a lock.
+"""The folder of one run: finds, checks and cleans up its files, under a lock.
 
-One process at a time works on a folder. The kernel frees the lock when its owner ends, however it does; whether
-somebody holds it can be asked without taking it.
+One process at a time works on a folder. The kernel frees the lock when its owner ends, for whatever reason. Other
+processes can ask whether somebody holds it without taking it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from bilevel._core import documents
 from bilevel._core.array_files import Content
 from bilevel._core.files import read_regular, sync_directory, write_whole
+from bilevel._core.types import Json
 from bilevel._run import state_files
 from bilevel._run.checkpoints import FolderPath
 from bilevel._run.lock import Lock
@@ -38,7 +39,7 @@ def arrays_name(step: int, token: str) -> str:
 
 
 class RunFolder:
-    """A folder that this process holds the lock of, from when it is made until `close`."""
+    """A folder whose lock this process holds, from its creation until `close`."""
 
     def __init__(self, given: FolderPath):
         self.path = Path(given)
@@ -68,9 +69,9 @@ class RunFolder:
 
     # ------------------------------------------------------------------ what is run
 
-    def description(self) -> dict[str, Any] | None:
-        """What run.json says; None where there is no run."""
-        found: dict[str, Any] = {}
+    def description(self) -> dict[str, Json] | None:
+        """The content of run.json; None if there is no run."""
+        found: dict[str, Json] = {}
         try:
             file = self.path / "run.json"
             found = documents.parse(read_regular(file, f"{self.where}: {file.name}", LARGEST))
@@ -79,16 +80,16 @@ class RunFolder:
         except FileNotFoundError:
             if not self.states():
                 return None
-            raise ValueError(f"{self.where}: there are states of a run, but no run.json that says of which.") from None
+            raise ValueError(f"{self.where}: there are states of a run, but no run.json that identifies it.") from None
         except (ValueError, TypeError, KeyError):
             is_ours, version = False, 0
         if not is_ours or version < 1:
             raise ValueError(f"{self.where}: its run.json is damaged, or not of a run.")
         if version > VERSION:
-            raise ValueError(f"{self.where}: a newer bilevel wrote it; upgrade bilevel to go on with it.")
+            raise ValueError(f"{self.where}: a newer bilevel wrote it; upgrade bilevel to resume it.")
         return found
 
-    def describe(self, facts: Mapping[str, Any]) -> None:
+    def describe(self, facts: Mapping[str, Json]) -> None:
         """Writes run.json."""
         whole = {"format": FORMAT, "version": VERSION, "time": time.time(), **facts}
         with self._refusal():
@@ -97,7 +98,7 @@ class RunFolder:
     # ------------------------------------------------------------------ states
 
     def newest(self, run_digest: str) -> tuple[Path, Content] | None:
-        """The newest state that can be read; the others are set aside, or they would outlive new ones."""
+        """The newest readable state. Unreadable ones are set aside; otherwise they would outlive new ones."""
         for path in self.states():
             try:
                 content = state_files.read(path)
@@ -109,15 +110,15 @@ class RunFolder:
         return None
 
     def set_aside(self, path: Path, error: object) -> None:
-        """Leaves a state that cannot be read, and its arrays, under other names."""
-        said = f"{self.where}: a state cannot be read, and an older one is looked for. {error}"
+        """Renames a state that cannot be read, and its arrays."""
+        said = f"{self.where}: a state cannot be read, so an older one is tried. {error}"
         warnings.warn(said, RuntimeWarning, stacklevel=2)
         for own in [path, *(arrays for arrays in self._arrays() if arrays.name.startswith(f"{path.stem}-"))]:
             with contextlib.suppress(OSError):
                 os.replace(own, own.with_suffix(".unreadable"))
 
     def prune(self, step: int, keep: int, arrays: str | None = None) -> None:
-        """Removes all states but that of a step and those before it; a run that went back has left those beyond.
+        """Removes old states, and all states after this step, which a run that went back has left.
 
         Args:
             step: of the state that was written.
@@ -136,7 +137,7 @@ class RunFolder:
         return [path for path in self.path.iterdir() if ARRAYS.fullmatch(path.name)]
 
     def _sweep(self) -> None:
-        """Removes what killed writers left; no other process writes here now."""
+        """Removes the remains of killed writers; no other process writes here now."""
         for path in self.path.iterdir():
             if TEMPORARY.fullmatch(path.name):
                 with contextlib.suppress(OSError):
@@ -151,7 +152,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def _refusal(self) -> Any:
-        """Says which argument an error of the system is about."""
+        """Turns an error of the system into one that names the argument."""
         try:
             yield
         except BlockingIOError as error:
@@ -160,5 +161,5 @@ class RunFolder:
             raise type(error)(error.errno, f"{self.where} cannot be written, {error.strerror}") from error
 
     def close(self) -> None:
-        """Lets other processes have it."""
+        """Frees the lock."""
         self._lock.release()

@@ -1,4 +1,4 @@
-"""What a run has reached: the value that the driver goes on from, its history so far, and its best iterate."""
+"""State of a run: what the driver continues from, the history so far, and the best iterate."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Row(NamedTuple):
     weights_travel: float
     weights_swing: float
     fitted: bool  # whether the losses are at y that is fitted to x
-    lag: float  # about how far they may still be off, as a share of the worst; NaN where y is not fitted
+    lag: float  # estimated error of the losses, as a share of the worst; NaN where y is not fitted
     metrics: Mapping[str, np.ndarray] = MappingProxyType({})  # one number a task, by "validation accuracy"
     tasks: np.ndarray | None = None  # the numbers of the tasks in the arrays; None = all
     largest: float | None = None  # the largest validation loss among these and the heaviest tasks; None = among all
@@ -56,7 +56,7 @@ class Row(NamedTuple):
 
     @property
     def chosen_by(self) -> float:
-        """The lower, the better the iterate."""
+        """The number by which iterates are compared; lower is better."""
         return _chosen_by(self)
 
 
@@ -71,7 +71,7 @@ class Evaluated(NamedTuple):
 
     @property
     def chosen_by(self) -> float:
-        """The lower, the better the iterate."""
+        """The number by which iterates are compared; lower is better."""
         return _chosen_by(self)
 
 
@@ -84,8 +84,8 @@ def _chosen_by(evaluated: Row | Evaluated) -> float:
     return float(np.max(np.where(np.isnan(losses), np.inf, losses)))
 
 
-class Reached(NamedTuple):
-    """All that a run has reached; with the `Run` itself it says everything that is still to come."""
+class RunState(NamedTuple):
+    """Everything that a run has reached. Together with the `Run` it determines all that follows."""
 
     carry: Carry
     step: int
@@ -94,31 +94,31 @@ class Reached(NamedTuple):
     since_best: int  # evaluations since then
     seconds: float
     compile_seconds: float  # of these
-    steps_per_second: float | None = None  # None before the first call; it only decides how calls are cut
+    steps_per_second: float | None = None  # None before the first call; it only decides how many steps a call takes
     passes: int = 0  # over all training rows, that fits of y took at evaluations
-    seen: Variables | None = None  # where the last row was evaluated, its y fitted; None = not known any more
+    seen: Variables | None = None  # the point of the last row, with fitted y; None = no longer known
     status: str = RUNNING
     message: str = ""
     divergences: tuple[Divergence, ...] = ()
-    safe: Carry | None = None  # where to go back to from a divergence; None where that ends the run
+    safe: Carry | None = None  # the point to return to after a divergence; None if a divergence ends the run
 
     @property
     def scale(self) -> float:
-        """What the solver's rates are multiplied by."""
+        """The factor of all the solver's rates."""
         return math.prod(event.factor for event in self.divergences if event.factor is not None)
 
     @property
     def running(self) -> bool:
-        """Whether there is more to do."""
+        """Whether the run has not ended."""
         return self.status == RUNNING
 
-    def ended(self, status: str, message: str = "") -> Reached:
-        """The same, with the run at its end."""
+    def ended(self, status: str, message: str = "") -> RunState:
+        """The same state, with the run ended."""
         return self._replace(status=status, message=message)
 
 
 def score(run: Run, evaluated: Row | Evaluated) -> float:
-    """The lower, the better: the worst loss, or of tasks from a distribution what is minimised."""
+    """The number by which iterates are compared: the worst loss, or the objective for tasks from a distribution."""
     fraction = of_distribution(run.solver)
     if fraction is None:
         return evaluated.chosen_by
@@ -127,6 +127,6 @@ def score(run: Run, evaluated: Row | Evaluated) -> float:
 
 
 def judged_by(run: Run) -> str:
-    """The same in words."""
+    """What iterates are compared by, in words."""
     fraction = of_distribution(run.solver)
     return f"worst {run.best_by} loss" if fraction is None else in_words(fraction, run.best_by)

@@ -1,13 +1,13 @@
-"""All that a run has reached, with its arrays in parts: each process writes and reads those of its own devices.
+"""States of a run with sharded arrays: each process writes and reads the parts of its own devices.
 
     state-000000012000-5f3a2b1c.orbax   the arrays, as Orbax writes them
-    state-000000012000.safetensors      counters, history, all that is small; process 0 writes it when all else is there
+    state-000000012000.safetensors      counters, history, small arrays; process 0 writes it last
 
-So a state counts when its file is there, and the file says what the folder of the arrays must hold. That folder has a
-name of its own, as a state of the same step may be written again.
+So a state is complete if its file exists, and the file says what the folder of the arrays must hold. The name of that
+folder is unique, because a state of the same step may be written again.
 
-On several devices the rows of a group of tasks are one array or two (`Layout.stretches`). In files they are the pieces
-of one leaf under the name that it has on one device, whatever the devices are.
+On several devices the rows of a group of tasks are one array or two (`Layout.ranges`). In files they are the pieces
+of one leaf, under the name that it has on one device, so that names do not depend on the devices.
 """
 
 from __future__ import annotations
@@ -26,39 +26,40 @@ from jax.sharding import NamedSharding, Sharding
 
 from bilevel._core.array_files import Content
 from bilevel._core.documents import Fields, is_text, is_whole
+from bilevel._core.types import Json, Tree
 from bilevel._run import devices, state_files
 from bilevel._run.checkpoints import Checksums, RowReader, Saved, Writer, check_files, import_orbax
 from bilevel._run.devices import Layout, is_in_groups, spec_of_rows
 from bilevel._run.peers import check_shared_folder, mark
 from bilevel._run.run import Run
 from bilevel._run.run_folder import ARRAYS, arrays_name
-from bilevel._run.run_state import Reached
+from bilevel._run.run_state import RunState
 from bilevel._run.state_files import Outline, Snapshot
 
 
 @dataclasses.dataclass(frozen=True)
 class Pieces:
-    """The pieces of one leaf, by their first rows. To JAX it is a leaf itself."""
+    """The pieces of one leaf, by their first rows. JAX treats it as a leaf."""
 
     starts: tuple[int, ...]
-    values: tuple[Any, ...]
+    values: tuple[Tree, ...]
 
 
 class Target(NamedTuple):
-    """Where a piece is to be, and its shape; no sharding = on one device, which JAX chooses."""
+    """Target of a piece: its sharding and shape; no sharding = on one device, which JAX chooses."""
 
     shape: tuple[int, ...]
     sharding: Sharding | None
 
 
-def in_pieces(layout: Layout | None, tree: Any) -> Any:
-    """Values of a run, with the pieces of each leaf together."""
+def in_pieces(layout: Layout | None, tree: Tree) -> Tree:
+    """The tree with the pieces of each leaf joined."""
 
-    def node(value: Any) -> Any:
+    def node(value: Tree) -> Tree:
         if layout is None or not is_in_groups(value):
             return jax.tree.map(lambda leaf: Pieces((0,), (leaf,)), value)
         own, groups = iter(value), []
-        for parts in layout.stretches:
+        for parts in layout.ranges:
             starts = tuple(part.start for part in parts)
             rows = [next(own) for _ in parts]
             groups.append(jax.tree.map(lambda *leaves, starts=starts: Pieces(starts, leaves), *rows))
@@ -67,20 +68,20 @@ def in_pieces(layout: Layout | None, tree: Any) -> Any:
     return jax.tree.map(node, tree, is_leaf=is_in_groups)
 
 
-def targets(layout: Layout | None, tree: Any) -> Any:
-    """Where the pieces of each leaf of an outline are to be, if it has shapes as on one device."""
+def targets(layout: Layout | None, tree: Tree) -> Tree:
+    """The targets of the pieces of each leaf of an outline, whose shapes are as on one device."""
 
-    def node(value: Any) -> Any:
+    def node(value: Tree) -> Tree:
         if layout is None:
             return jax.tree.map(lambda leaf: Pieces((0,), (Target(leaf.shape, None),)), value)
         if not is_in_groups(value):
             return Pieces((0,), (Target(value.shape, NamedSharding(layout.mesh, layout.spec_of(value))),))
         groups = []
-        for own, parts in zip(value, layout.stretches, strict=True):
+        for own, parts in zip(value, layout.ranges, strict=True):
             places = [(part.stop - part.start, NamedSharding(layout.mesh, spec_of_rows(part, value))) for part in parts]
             starts = tuple(part.start for part in parts)
 
-            def of_leaf(leaf: Any, starts: Any = starts, places: Any = places) -> Pieces:
+            def of_leaf(leaf: Tree, starts: tuple[int, ...] = starts, places: list = places) -> Pieces:
                 return Pieces(starts, tuple(Target((rows, *leaf.shape[1:]), place) for rows, place in places))
 
             groups.append(jax.tree.map(of_leaf, own))
@@ -89,15 +90,15 @@ def targets(layout: Layout | None, tree: Any) -> Any:
     return jax.tree.map(node, tree, is_leaf=is_in_groups)
 
 
-def on_devices(layout: Layout | None, tree: Any) -> Any:
-    """`in_pieces` undone."""
+def on_devices(layout: Layout | None, tree: Tree) -> Tree:
+    """The inverse of `in_pieces`."""
 
-    def node(value: Any) -> Any:
+    def node(value: Tree) -> Tree:
         if layout is None or not is_in_groups(value):
             return jax.tree.map(lambda pieces: pieces.values[0], value)
         rows = [
             jax.tree.map(lambda pieces, i=i: pieces.values[i], own)
-            for own, parts in zip(value, layout.stretches, strict=True)
+            for own, parts in zip(value, layout.ranges, strict=True)
             for i in range(len(parts))
         ]
         return type(value)(tuple(rows))
@@ -106,7 +107,7 @@ def on_devices(layout: Layout | None, tree: Any) -> Any:
 
 
 class States:
-    """Writes states of a run: in one file, where there is no writer of parts."""
+    """Writes states of a run, in one file if there is no writer of parts."""
 
     def __init__(self, run: Run):
         assert run.checkpoint is not None
@@ -114,10 +115,10 @@ class States:
         peers = run.peers
         self._writer = run.checkpoint.files.writer(peers.processes, peers.rank)
 
-    def begin(self, reached: Reached) -> Callable[[], Snapshot]:
-        """Takes over what was reached, in all processes.
+    def begin(self, reached: RunState) -> Callable[[], Snapshot]:
+        """Copies the state, in all processes.
 
-        What is left to do is for a thread; it raises an OSError, or gives what process 0 is then to write.
+        Returns a function for a thread, which raises an OSError or returns what process 0 then writes.
         """
         if self._writer is None:
             snapshot = state_files.take(self._run, reached)
@@ -125,13 +126,13 @@ class States:
         return begin(self._run, reached, self._writer, self._folder)
 
     def abandon(self) -> None:
-        """Waits no longer for other processes."""
+        """Stops waiting for other processes."""
         if self._writer is not None:
             self._writer.abandon()
 
 
-def begin(run: Run, reached: Reached, writer: Writer, folder: Path) -> Callable[[], Snapshot]:
-    """Takes over what was reached; see `States.begin`."""
+def begin(run: Run, reached: RunState, writer: Writer, folder: Path) -> Callable[[], Snapshot]:
+    """Copies the state; see `States.begin`."""
     place = folder / arrays_name(reached.step, _token(run, folder))
     named = state_files.named_leaves(
         in_pieces(run.layout, Outline(reached.carry, reached.best, reached.safe)._asdict())
@@ -154,7 +155,7 @@ def begin(run: Run, reached: Reached, writer: Writer, folder: Path) -> Callable[
 
 
 def _token(run: Run, folder: Path) -> str:
-    """What process 0 chose; an OSError in all processes where it cannot write."""
+    """The name that process 0 chose; an OSError in all processes if process 0 cannot write."""
     chosen, said = 0, OSError("process 0 cannot write")
     if run.peers.leads:
         try:
@@ -168,8 +169,8 @@ def _token(run: Run, folder: Path) -> str:
     return f"{chosen:08x}"
 
 
-def _is_large(leaf: Any) -> bool:
-    """Whether Orbax is to write it, which takes no arrays without numbers."""
+def _is_large(leaf: Tree) -> bool:
+    """Whether Orbax writes this leaf. It does not take empty arrays."""
     return isinstance(leaf, jax.Array) and math.prod(leaf.shape) > 0 and np.ndim(state_files.plain_of(leaf)) > 0
 
 
@@ -177,7 +178,7 @@ def _small(own: Pieces) -> np.ndarray:
     first = own.values[0]
     if math.prod(np.shape(first)) > 0:
         return np.asarray(jax.device_get(first))
-    # Of an array without numbers other processes may have the parts all the same.
+    # This process may have an empty part of an array of which others have numbers.
     shape = first.shape if len(own.values) == 1 else (sum(map(len, own.values)), *first.shape[1:])
     return np.zeros(shape, first.dtype)
 
@@ -185,7 +186,7 @@ def _small(own: Pieces) -> np.ndarray:
 # ------------------------------------------------------------------ reading
 
 
-class Part(NamedTuple):
+class StoredLeaf(NamedTuple):
     """A leaf whose numbers are in the folder of arrays."""
 
     dtype: np.dtype
@@ -193,7 +194,7 @@ class Part(NamedTuple):
     saved: tuple[Saved, ...]
 
     @classmethod
-    def of(cls, name: str, given: Any) -> Part:
+    def of(cls, name: str, given: Json) -> StoredLeaf:
         """From JSON."""
         fields = Fields(given, f"a state: {name}")
         shape, saved = fields.items("shape"), fields.items("pieces")
@@ -204,17 +205,17 @@ class Part(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is to be read for a run, looked at before anything is."""
+    """Plan of what to read for a run, made before anything is read."""
 
     needed: Outline
     kinds: dict[str, str]
-    parts: dict[str, Part]
+    parts: dict[str, StoredLeaf]
     place: Path
     files: Checksums
 
 
 def is_in_parts(content: Content) -> bool:
-    """Whether the arrays of a state are elsewhere than in its file."""
+    """Whether the arrays of a state are outside its file."""
     return "parts" in content.document
 
 
@@ -222,7 +223,7 @@ def plan(run: Run, content: Content, folder: Path) -> Plan:
     """A ValueError names what does not fit the run."""
     import_orbax()
     fields, needed = Fields(content.document, "a state"), state_files.outline(run)
-    parts = {name: Part.of(name, given) for name, given in fields.mapping("parts").items()}
+    parts = {name: StoredLeaf.of(name, given) for name, given in fields.mapping("parts").items()}
     wanted = state_files.named_leaves(needed._asdict())
     kinds = state_files.kinds_in(content, wanted, set(content.arrays) | set(parts))
     for name, part in parts.items():
@@ -236,13 +237,13 @@ def plan(run: Run, content: Content, folder: Path) -> Plan:
     return Plan(needed, kinds, parts, folder / place, {name: tuple(own) for name, own in files.items()})
 
 
-def restored(run: Run, content: Content, folder: Path) -> Reached | str:
-    """What was reached, on the devices of the run; in words what is damaged, in all processes, where something is."""
+def restored(run: Run, content: Content, folder: Path) -> RunState | str:
+    """The state on the devices of the run, or in all processes a description of what is damaged."""
     peers = run.peers
     check_shared_folder(peers, folder)
     found = plan(run, content, folder)
     said, reached = "", None
-    for action in (_check, _read):  # the numbers are not worth reading before all have looked
+    for action in (_check, _read):  # no process reads arrays before all have checked their files
         try:
             reached = action(run, content, found)
         except (ValueError, OSError) as error:
@@ -253,15 +254,15 @@ def restored(run: Run, content: Content, folder: Path) -> Reached | str:
     if run.layout is not None:
         carry, best, safe = run.layout.laid_out((reached.carry, reached.best.point, reached.safe))
         reached = reached._replace(carry=carry, best=reached.best._replace(point=best), safe=safe)
-    safe = None if reached.safe is None else run.gone_on_with(reached.safe)
-    return reached._replace(carry=run.gone_on_with(reached.carry), safe=safe)
+    safe = None if reached.safe is None else run.resumed(reached.safe)
+    return reached._replace(carry=run.resumed(reached.carry), safe=safe)
 
 
 def _check(run: Run, content: Content, found: Plan) -> None:
     check_files(found.place, found.files, run.peers.processes, run.peers.rank)
 
 
-def _read(run: Run, content: Content, found: Plan) -> Reached:
+def _read(run: Run, content: Content, found: Plan) -> RunState:
     tree, rows = found.needed._asdict(), RowReader(found.place)
     wanted = state_files.named_leaves(tree)
     shaped = {name: _shaped(name, content, found, like) for name, like in wanted.items()}
@@ -275,11 +276,11 @@ def _read(run: Run, content: Content, found: Plan) -> Reached:
             leaf = state_files.read_leaf(name, content.arrays[name], found.kinds[name], wanted[name])
             read.append(_placed(leaf, goal))
     whole = jax.tree.unflatten(jax.tree.structure(tree), read)
-    return Reached(**on_devices(run.layout, whole), **state_files.the_rest(content, found.needed))
+    return RunState(**on_devices(run.layout, whole), **state_files.the_rest(content, found.needed))
 
 
-def _shaped(name: str, content: Content, found: Plan, like: Any) -> Any:
-    """A leaf without values; its lengths are those that it has, where the run takes any."""
+def _shaped(name: str, content: Content, found: Plan, like: Tree) -> Tree:
+    """A leaf without values. Where the run takes any length, it has the length in the file."""
     if state_files.ANY not in like.shape:
         return like
     own = found.parts[name] if name in found.parts else content.arrays[name]
@@ -291,7 +292,7 @@ def _large(name: str, found: Plan, rows: RowReader, goal: Pieces) -> Pieces:
     inner = part.shape[1:]
 
     def piece(start: int, target: Target) -> jax.Array:
-        # Keys are numbers with one axis more.
+        # Keys are stored as numbers with one more axis.
         shape = (target.shape[0] if target.shape else part.shape[0], *inner)
         if target.sharding is None:
             numbers: Any = jnp.asarray(rows.read(part.saved, tuple(slice(0, size) for size in shape)))
@@ -302,8 +303,8 @@ def _large(name: str, found: Plan, rows: RowReader, goal: Pieces) -> Pieces:
     return Pieces(goal.starts, tuple(map(piece, goal.starts, goal.values)))
 
 
-def _placed(leaf: Any, goal: Pieces) -> Pieces:
-    """A small leaf, which every process has whole."""
+def _placed(leaf: Tree, goal: Pieces) -> Pieces:
+    """A small leaf, whole in every process."""
     if goal.values[0].sharding is None:
         return Pieces((0,), (leaf,))
     rows = [

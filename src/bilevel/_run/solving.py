@@ -8,8 +8,9 @@ from typing import Any, TypedDict, Unpack, overload
 
 from bilevel import solvers
 from bilevel._core import values
+from bilevel._core.types import X, Y
 from bilevel._run import prefetch
-from bilevel._run.checkpoint_writer import Unkept, opened
+from bilevel._run.checkpoint_writer import NoCheckpoint, open_checkpoints
 from bilevel._run.checkpoints import Checkpoint, FolderPath
 from bilevel._run.compiling import compile_cache
 from bilevel._run.devices import Devices, Layout, fetched
@@ -53,21 +54,21 @@ class Options(TypedDict, total=False):
 
 @overload
 def solve(
-    problem: BaseProblem,
+    problem: BaseProblem[X, Y],
     solver: Solver | None = None,
-    x: Any = ...,
+    x: X = ...,
     y: Any = None,
     *,
     steps: int,
     seed: int = 0,
     seeds: None = None,
     **options: Unpack[Options],
-) -> Result: ...
+) -> Result[X, Y]: ...
 @overload
 def solve(
-    problem: BaseProblem,
+    problem: BaseProblem[X, Y],
     solver: Solver | None = None,
-    x: Any = ...,
+    x: X = ...,
     y: Any = None,
     *,
     steps: int,
@@ -179,7 +180,7 @@ def solve(
     title = type(solver).__name__ if seeds is None else f"{len(runs)} runs"
     with (
         compile_cache(),
-        opened(runs) as keepers,
+        open_checkpoints(runs) as writers,
         noticed(saves=place is not None) as signals,
         bar(title, len(runs) * steps, progress and peers.leads) as shown,
         failures_told(runs),
@@ -187,13 +188,13 @@ def solve(
         peers.watched(),
     ):
         if len(runs) == 1:
-            results = run_lanes(runs, [shown], signals.halt, keepers)
+            results = run_lanes(runs, [shown], signals.halt, writers)
         else:
-            results = run_all(runs, shown, signals.halt, keepers)
+            results = run_all(runs, shown, signals.halt, writers)
     if place is not None:
         with peers.watched():  # another process may have ended by the signal already
             signals.agree(peers)
-        signals.exit_if_terminated(_kept(place, keepers) if peers.leads else "")
+        signals.exit_if_terminated(_kept(place, writers) if peers.leads else "")
     with warnings.catch_warnings(action=None if peers.leads else "ignore"):
         runs[0].policy.conclude(results)
         warn_of_failures(results)
@@ -222,15 +223,15 @@ def _check_keeping(place: Checkpoint | None, resume: bool, seconds: float | None
         raise ValueError(f"solve(seeds={list(numbers)}, checkpoint=...): a seed is given twice, and each has a folder.")
 
 
-def _kept(place: Checkpoint, keepers: Sequence[Unkept]) -> str:
+def _kept(place: Checkpoint, writers: Sequence[NoCheckpoint]) -> str:
     """What a process that ends leaves in its folder, in words."""
-    steps = [keeper.kept_step for keeper in keepers if keeper.kept_step is not None]
+    steps = [writer.kept_step for writer in writers if writer.kept_step is not None]
     where = f"in {str(place.folder)!r}; with resume=True"
     if not steps:
-        return f"no state of {'the run' if len(keepers) == 1 else 'the runs'} could be written."
-    if len(keepers) == 1:
+        return f"no state of {'the run' if len(writers) == 1 else 'the runs'} could be written."
+    if len(writers) == 1:
         return f"the state of step {steps[0]} is {where} the run goes on from there."
-    count = f"{len(steps)}" if len(steps) == len(keepers) else f"{len(steps)} of {len(keepers)}"
+    count = f"{len(steps)}" if len(steps) == len(writers) else f"{len(steps)} of {len(writers)}"
     return f"the states of {count} runs are {where} they go on from there."
 
 

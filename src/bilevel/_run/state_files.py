@@ -1,8 +1,8 @@
-"""All that a run has reached, in a file and back again, bit for bit.
+"""Writes the state of a run to a file and reads it again, bit for bit.
 
 The arrays are `carry/...`, `best/...` and `safe/...`, one for each leaf, and `rows/...`, one for each column of the
-history; all else is in the JSON document. A file has no structure of pytrees: that comes from the run that goes on,
-which starts without values (`outline`), and every leaf must fit it.
+history; all else is in the JSON document. A file does not hold the structure of pytrees. That comes from the run
+that is resumed, as shapes without values (`outline`), and every leaf must fit it.
 """
 
 from __future__ import annotations
@@ -19,24 +19,27 @@ from bilevel._core import array_files
 from bilevel._core.array_files import Content, Kind
 from bilevel._core.documents import Fields
 from bilevel._core.files import FilePath
+from bilevel._core.types import Json, Tree
 from bilevel._run import loop, recording
+from bilevel._run.evaluation import Losses
 from bilevel._run.loop import Carry, Variables
 from bilevel._run.run import Run
-from bilevel._run.run_state import Evaluated, Reached, Row
+from bilevel._run.run_state import Evaluated, Row, RunState
 from bilevel.results.history import Divergence
+from bilevel.results.pytree_json import Leaf
 
 KIND = Kind("bilevel.state", reader="solve(resume=True): state", writer="solve(checkpoint=...)", version=1)
 ARRAYS = ("carry", "best", "safe", "rows")  # the fields that are not JSON
-DROPPED = ("steps_per_second", "seen")  # found again by the first call and the first evaluation
-ANY = -1  # in the shape of an outline: any length
-COUNTERS = tuple(name for name in Reached._fields if name not in ARRAYS + DROPPED)
+DROPPED = ("steps_per_second", "seen")  # the first call and the first evaluation set them again
+ANY = -1  # in a shape of an outline: any length
+COUNTERS = tuple(name for name in RunState._fields if name not in ARRAYS + DROPPED)
 
 
 class Snapshot(NamedTuple):
-    """What a run has reached, off the device: it can be written while the run goes on."""
+    """The state of a run, copied off the device. It can be written while the run continues."""
 
     step: int
-    document: dict[str, Any]
+    document: dict[str, Json]
     arrays: dict[str, np.ndarray]
 
     @property
@@ -44,21 +47,21 @@ class Snapshot(NamedTuple):
         """Bytes."""
         return sum(array.nbytes for array in self.arrays.values())
 
-    def encode(self, **facts: Any) -> bytes:
-        """The bytes of a file; facts go into its document."""
+    def encode(self, **facts: object) -> bytes:
+        """The bytes of a file. Facts go into its document."""
         return array_files.encode(KIND, self.document | facts, self.arrays)
 
 
 class Outline(NamedTuple):
-    """What a run reaches, without values."""
+    """The arrays of a run's state, as shapes without values."""
 
     carry: Carry
     best: Evaluated
     safe: Carry | None
 
 
-def take(run: Run, reached: Reached) -> Snapshot:
-    """What a run has reached, fetched in one transfer; the same from any number of devices."""
+def take(run: Run, reached: RunState) -> Snapshot:
+    """The state of a run, fetched in one transfer. It does not depend on the number of devices."""
     named = named_leaves(run.whole(Outline(reached.carry, reached.best, reached.safe))._asdict())
     kinds = {name: kind_of(leaf) for name, leaf in named.items()}
     plain = {name: plain_of(leaf) for name, leaf in named.items()}
@@ -66,8 +69,8 @@ def take(run: Run, reached: Reached) -> Snapshot:
     return Snapshot(reached.step, document | {"leaves": kinds}, jax.device_get(plain) | columns)
 
 
-def described(reached: Reached) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """All but the leaves: what is JSON, and the columns of the history."""
+def described(reached: RunState) -> tuple[dict[str, Json], dict[str, np.ndarray]]:
+    """Everything but the leaves: the JSON document, and the columns of the history."""
     fields = dict(zip(Row._fields, zip(*reached.rows, strict=True), strict=True))
     metrics = fields.pop("metrics")
     columns = {f"rows/{name}": np.stack(column) for name, column in fields.items() if column[0] is not None}
@@ -81,7 +84,7 @@ def read(path: FilePath) -> Content:
 
 
 def of_bytes(content: bytes) -> Content:
-    """The same of a file that another process has read."""
+    """The content of a file that another process has read."""
     with tempfile.NamedTemporaryFile(prefix="bilevel-", suffix=".safetensors") as file:
         file.write(content)
         file.flush()
@@ -89,34 +92,34 @@ def of_bytes(content: bytes) -> Content:
 
 
 def outline(run: Run) -> Outline:
-    """What the run reaches, without measuring or computing anything."""
+    """The outline of the run's state, found without measuring or computing anything."""
     carry = jax.eval_shape(loop.first, run.stepper, run.problem, run.outline(), run.key)
     if run.draws:  # how many tasks a step draws may depend on the number of devices
         seen = jax.tree.map(lambda a: jax.ShapeDtypeStruct((ANY,) * a.ndim, a.dtype), carry.info)
         carry = carry._replace(info=seen)
     state = carry.state
     evaluate = functools.partial(recording.evaluate, metrics=run.metrics)
-    losses: Any = jax.eval_shape(evaluate, run.problem, state.x, state.y)
+    losses: Losses = jax.eval_shape(evaluate, run.problem, state.x, state.y)
     best = Evaluated(Variables.of(state), *losses)
-    if run.part is not None:  # of which only that is kept which it is compared by
+    if run.part is not None:  # only the losses that compare it are kept
         few = lambda size, own: None if own is None else jax.ShapeDtypeStruct((size,), own.dtype)  # noqa: E731
-        validation: Any = few(1, losses.validation)
-        selection: Any = few(len(run.part.tasks), losses.selection)
+        validation: Tree = few(1, losses.validation)
+        selection: Tree = few(len(run.part.tasks), losses.selection)
         best = Evaluated(best.point, validation, selection, None, {})
     return Outline(carry, best, carry if run.policy.goes_back else None)
 
 
-def restore(content: Content, needed: Outline) -> Reached:
-    """What was reached; a ValueError names the leaf that does not fit what the run needs."""
+def restore(content: Content, needed: Outline) -> RunState:
+    """The state in a file; a ValueError names the leaf that does not fit the run."""
     wanted = named_leaves(needed._asdict())
     kinds = kinds_in(content, wanted, set(content.arrays))
     leaves = [read_leaf(name, content.arrays[name], kinds[name], like) for name, like in wanted.items()]
     tree = jax.tree.unflatten(jax.tree.structure(needed._asdict()), leaves)
-    return Reached(**tree, **the_rest(content, needed))
+    return RunState(**tree, **the_rest(content, needed))
 
 
-def kinds_in(content: Content, wanted: dict[str, Any], there: set[str]) -> dict[str, str]:
-    """What the leaves of a state are besides their dtypes, if they are those that are wanted and all are there."""
+def kinds_in(content: Content, wanted: dict[str, Json], there: set[str]) -> dict[str, str]:
+    """The kind of every leaf of a state. A ValueError if leaves are missing, or are not those of the run."""
     kinds = Fields(content.document, "a state").mapping("leaves")
     if set(wanted) != set(kinds) or not set(kinds) <= there:
         odd = min(set(wanted) ^ set(kinds) or set(kinds) - there)
@@ -124,13 +127,13 @@ def kinds_in(content: Content, wanted: dict[str, Any], there: set[str]) -> dict[
     return kinds
 
 
-def the_rest(content: Content, needed: Outline) -> dict[str, Any]:
-    """What was reached besides the leaves."""
+def the_rest(content: Content, needed: Outline) -> dict[str, Json]:
+    """The state besides the leaves."""
     return {"rows": _rows(content, needed)} | _counters(content)
 
 
 def _rows(content: Content, needed: Outline) -> tuple[Row, ...]:
-    """The history, whose columns are all of one length."""
+    """The history. All its columns must have one length."""
     metrics = {name: f"metrics/{name}" for name in needed.best.metrics}
     own = [*(name for name in Row._fields if name != "metrics"), *metrics.values()]
     columns = {name: content.arrays.get(f"rows/{name}") for name in own}
@@ -149,8 +152,8 @@ def _rows(content: Content, needed: Outline) -> tuple[Row, ...]:
     return tuple(map(row, range(lengths.pop())))
 
 
-def _counters(content: Content) -> dict[str, Any]:
-    """All that is JSON."""
+def _counters(content: Content) -> dict[str, Json]:
+    """The part of the state that is JSON."""
     fields = Fields(Fields(content.document, "a state").mapping("counters"), "a state")
     counts = {name: fields.whole(name) for name in ("step", "since_best", "passes")}
     times = {name: fields.number(name) for name in ("seconds", "compile_seconds")}
@@ -161,7 +164,7 @@ def _counters(content: Content) -> dict[str, Any]:
     return counts | times | texts | {"divergences": tuple(Divergence(*event) for event in events)}
 
 
-def named_leaves(tree: Any) -> dict[str, Any]:
+def named_leaves(tree: Tree) -> dict[str, Json]:
     """The leaves by their paths."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
@@ -170,17 +173,17 @@ def named_leaves(tree: Any) -> dict[str, Any]:
     return dict(zip(names, (leaf for _, leaf in leaves), strict=True))
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: Leaf) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def plain_of(leaf: Any) -> Any:
+def plain_of(leaf: Leaf) -> Tree:
     """A leaf as numbers."""
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
-def kind_of(leaf: Any) -> str:
-    """What a leaf is besides its dtype: another kind would be compiled for again."""
+def kind_of(leaf: Leaf) -> str:
+    """The kind of a leaf besides its dtype. Steps are compiled again for another kind."""
     if not isinstance(leaf, jax.Array):
         return "numpy"
     if _is_key(leaf):
@@ -188,8 +191,8 @@ def kind_of(leaf: Any) -> str:
     return "weak" if getattr(leaf, "weak_type", False) else "jax"
 
 
-def read_leaf(name: str, array: np.ndarray, kind: str, like: Any) -> Any:
-    """A leaf as it was, if it is what the run needs."""
+def read_leaf(name: str, array: np.ndarray, kind: str, like: Tree) -> Tree:
+    """A leaf as it was written. A ValueError if it does not fit the run."""
     own = wrapped(name, array, kind)
     check_fit(name, own, like)
     if kind == "weak" and array.ndim == 0:
@@ -197,8 +200,8 @@ def read_leaf(name: str, array: np.ndarray, kind: str, like: Any) -> Any:
     return array if kind == "numpy" else jnp.asarray(own)
 
 
-def wrapped(name: str, array: Any, kind: object) -> Any:
-    """Numbers as the leaf that they are of: keys, where they are of keys."""
+def wrapped(name: str, array: np.ndarray, kind: object) -> Tree:
+    """A leaf from its numbers; random keys are wrapped again."""
     if not isinstance(kind, str):
         raise ValueError(f"its leaf {name!r} is of no kind")
     if not kind.startswith("key "):
@@ -206,19 +209,19 @@ def wrapped(name: str, array: Any, kind: object) -> Any:
     return jax.random.wrap_key_data(jnp.asarray(array), impl=kind.removeprefix("key "))
 
 
-def check_fit(name: str, own: Any, like: Any) -> None:
+def check_fit(name: str, own: Tree, like: Tree) -> None:
     """A ValueError unless a leaf has the dtype and the shape that the run needs."""
     fits = len(own.shape) == len(like.shape) and all(n in (ANY, k) for k, n in zip(own.shape, like.shape, strict=True))
     if own.dtype != like.dtype or not fits:
         raise ValueError(f"its leaf {name!r} is {_text(own)}, and this run needs {_text(like)}")
 
 
-def _text(leaf: Any) -> str:
+def _text(leaf: Leaf) -> str:
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
 
 def _cell(column: np.ndarray | None, i: int) -> Any:
-    """A number of a column of numbers, a row of a table."""
+    """Entry i of a column: a number, or a row of an array."""
     if column is None:
         return None
     return column[i].item() if column.ndim == 1 else column[i]

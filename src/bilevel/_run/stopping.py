@@ -1,6 +1,6 @@
-"""What ends a run from outside: Ctrl-C and SIGTERM after its compiled call, with its state written; a deadline.
+"""Stops a run from outside: by Ctrl-C, SIGTERM or a deadline. It stops after its compiled call, with its state written.
 
-A second Ctrl-C ends it at once.
+A second Ctrl-C stops it at once.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ TERMINATED = 128 + signal.SIGTERM  # the exit code, as shells have it
 
 
 class Noticed:
-    """The signals that came, and the event that they set."""
+    """The signals received so far, and the event that they set."""
 
     def __init__(self) -> None:
         self.halt = threading.Event()
         self.number: int | None = None
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """The handler: it only notes, because what it interrupts may be anything."""
+        """The handler. It only records the signal, because it may interrupt anything."""
         if number == signal.SIGINT and self.number is not None:
             raise KeyboardInterrupt
         self.number = number  # before the event: a handler may be interrupted by another one
@@ -41,14 +41,14 @@ class Noticed:
             self.number = signal.SIGTERM
 
     def exit_if_terminated(self, kept: str = "") -> None:
-        """Ends the process as SIGTERM asks, where it came; to be called when everything is written, as `kept` says."""
+        """Ends the process if SIGTERM came. Call it when everything is written; `kept` says what was."""
         if self.number == signal.SIGTERM:
             if kept:
                 LOGGER.warning("SIGTERM: %s", kept)  # a warning: on stderr also where logging was never set up
             raise SystemExit(TERMINATED)
 
     def raise_again(self) -> None:
-        """What the signals would have done, where any came."""
+        """Does what the signals would have done without this handler."""
         self.exit_if_terminated()
         if self.number is not None:
             raise KeyboardInterrupt
@@ -56,7 +56,7 @@ class Noticed:
 
 @contextmanager
 def noticed(saves: bool) -> Iterator[Noticed]:
-    """A scope in which signals are noted; SIGTERM only where something `saves` what the process has reached.
+    """A scope in which signals are recorded; SIGTERM only if `saves` says that the process writes its state.
 
     A handler of the user's own stays as it is, and so does a signal that is ignored. Only the main thread gets signals.
     """
@@ -74,19 +74,19 @@ def noticed(saves: bool) -> Iterator[Noticed]:
 
 
 class Deadline(NamedTuple):
-    """A moment, on a clock that nobody sets."""
+    """A moment on the monotonic clock."""
 
     seconds: float  # that were given
     ends: float
 
     @classmethod
     def after(cls, seconds: float | None) -> Deadline | None:
-        """So many seconds from now; None = never."""
+        """The moment this many seconds from now; None = never."""
         return None if seconds is None else cls(float(seconds), time.monotonic() + float(seconds))
 
     def __str__(self) -> str:
-        return f"its time was over (seconds={self.seconds:g})"
+        return f"its time limit was reached (seconds={self.seconds:g})"
 
     def is_within(self, seconds: float) -> bool:
-        """Whether it is less than this away."""
+        """Whether it is fewer seconds away than this."""
         return time.monotonic() + seconds >= self.ends

@@ -16,6 +16,7 @@ from bilevel._core import values
 from bilevel._core.averages import mean, worst
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
+from bilevel._core.types import Batch, Count, Tree
 from bilevel.diagnostics.points import check_is_problem
 from bilevel.lower.rules import Rule
 from bilevel.lower.steps import Replay, descend, steps_of
@@ -95,10 +96,10 @@ class LowerFit:
 
 def adapt(
     problem: Problem,
-    x: Any,
+    x: Tree,
     tasks: Sequence[Task | TaskStack],
     steps: int = 1000,
-    y: Any = None,
+    y: Tree = None,
     lower_rule: Rule = optax.sgd,
     lower_lr: Rate = None,
     seed: int = 0,
@@ -155,7 +156,7 @@ def adapt(
 class _FitState(NamedTuple):
     """The state of the lower steps."""
 
-    y: PerTask[Any]
+    y: PerTask[Tree]
     optimiser: PerTask[optax.OptState]
     curvature: PerTask[LowerCurvature] | None
     rate: PerTask[jax.Array]
@@ -163,8 +164,8 @@ class _FitState(NamedTuple):
 
 @jax.jit
 def _run(
-    fit: LowerFit, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: Any
-) -> tuple[PerTask[Any], jax.Array]:
+    fit: LowerFit, problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array, steps: Count
+) -> tuple[PerTask[Tree], jax.Array]:
     """y after the steps, and the rates of the last step."""
     first_key, key = jax.random.split(key)
     dtype = optax.tree.norm(x).dtype
@@ -174,7 +175,7 @@ def _run(
             return problem.fill(rate_at(fit.lr, k), dtype)
         return for_tasks(lambda found: 1 / jnp.where(found.value > 0, found.value, 1), known)
 
-    def one(k: Any, at: _FitState) -> _FitState:
+    def one(k: jax.Array, at: _FitState) -> _FitState:
         drawn = problem.draw_lower(jax.random.fold_in(key, k))
         known = at.curvature
         if known is not None:
@@ -191,7 +192,7 @@ def _run(
 
 
 @jax.jit
-def _evaluate(problem: Problem, x: Any, y: PerTask[Any]) -> tuple[jax.Array, jax.Array | None]:
+def _evaluate(problem: Problem, x: Tree, y: PerTask[Tree]) -> tuple[jax.Array, jax.Array | None]:
     return problem.validation_losses(x, y), problem.test_losses(x, y)
 
 
@@ -200,7 +201,7 @@ def refit(
     result: Any,
     rows: Sequence[str] = ("train", "validation"),
     steps: int = 1000,
-    y: Any = None,
+    y: Tree = None,
     lower_rule: Rule = optax.sgd,
     lower_lr: Rate = None,
     seed: int = 0,
@@ -231,7 +232,7 @@ def refit(
     check_is_problem("refit", problem)
     known = not isinstance(result, type) and all(hasattr(result, name) for name in ("x", "y", "weights"))
     tasks: list[Task | TaskStack] = []
-    starts: dict[str, Any] = {}
+    starts: dict[str, Tree] = {}
     for task in tasks_of(problem):
         name, fold = whole_name(task.name)
         if fold > 1:
@@ -251,7 +252,7 @@ class Unseen(NamedTuple):
     validated: np.ndarray
 
 
-def problem_of(problem: Problem, tasks: Any) -> Unseen:
+def problem_of(problem: Problem, tasks: object) -> Unseen:
     """A problem of the unseen tasks, with the functions, constraint and batches of the problem."""
     tasks = as_list("adapt", tasks)
     first, functions = problem.groups[0], {}
@@ -284,7 +285,7 @@ def _with_validation(task: Task | TaskStack) -> Task | TaskStack:
     return dataclasses.replace(task, validation=task.train, upper=_nothing)  # f may not accept rows of g
 
 
-def _nothing(x: Any, y: Any, batch: Any) -> jax.Array:
+def _nothing(x: Tree, y: Tree, batch: Batch) -> jax.Array:
     """0, or NaN if y has diverged."""
     return jnp.asarray(0 * optax.tree.sum(y))
 

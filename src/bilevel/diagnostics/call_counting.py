@@ -33,7 +33,8 @@ from jax.flatten_util import ravel_pytree
 from jax.interpreters import ad, batching, mlir
 
 from bilevel._core.module import part
-from bilevel.problem.group import Group
+from bilevel._core.types import Data, T, Tree
+from bilevel.problem.group import Group, TaskView
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample, Source
 
@@ -64,7 +65,7 @@ class Tally:
         self.counts[kind] += len(calls)
         self.counts[ROWS] += int(calls[:, 0].sum())
 
-    def mark(self, kind: str, value: Any, call: jax.Array, backwards: bool = False) -> Any:
+    def mark(self, kind: str, value: Tree, call: jax.Array, backwards: bool = False) -> Tree:
         """`value`, counted when it is used; with `backwards`, when a cotangent comes back through it instead."""
         flat, unravel = ravel_pytree(value)
         # Each call has its own site: otherwise the compiler might merge like calls, or not.
@@ -77,7 +78,7 @@ class _Site:
     def __init__(self, tally: Tally, kind: str):
         self.tally, self.kind = tally, kind
 
-    def __call__(self, probe: Any, call: Any) -> np.ndarray:
+    def __call__(self, probe: jax.Array, call: jax.Array) -> np.ndarray:
         """Counts one call, or under `vmap` as many as the axes before the last say."""
         calls = np.asarray(call)
         self.tally.count(self.kind, calls.reshape(-1, calls.shape[-1]))
@@ -99,17 +100,17 @@ def _lower(values: jax.Array, call: jax.Array, *, site: _Site, counts: bool) -> 
     return values + jnp.broadcast_to(zero[..., None].astype(values.dtype), values.shape)
 
 
-def _batch(arguments: tuple, axes: tuple, **parameters: Any) -> tuple:
+def _batch(arguments: tuple, axes: tuple, **parameters: object) -> tuple:
     size = next(a.shape[k] for a, k in zip(arguments, axes, strict=True) if k is not None)
     lead = lambda a, k: jnp.broadcast_to(a, (size, *a.shape)) if k is None else jnp.moveaxis(a, k, 0)  # noqa: E731
     return _tick.bind(*map(lead, arguments, axes), **parameters), 0
 
 
-def _jvp(primals: tuple, tangents: tuple, **parameters: Any) -> tuple:
+def _jvp(primals: tuple, tangents: tuple, **parameters: object) -> tuple:
     return _tick.bind(*primals, **parameters), tangents[0]  # second derivatives count where they are made
 
 
-def _transpose(cotangent: Any, values: Any, call: jax.Array, *, site: _Site, counts: bool) -> tuple:
+def _transpose(cotangent: Tree, values: Tree, call: jax.Array, *, site: _Site, counts: bool) -> tuple:
     if type(cotangent) is ad.Zero:
         return cotangent, None
     # A mark that counts forwards is a product, and so is its transpose; any other is a gradient, handed out here.
@@ -135,7 +136,7 @@ def counted(loss: Callable, tally: Tally, kinds: tuple[str, str]) -> Callable:
         *point, call = primals
         moves = [(source, t) for source, t in enumerate(map(_instantiated, tangents[:2])) if t is not None]
 
-        def into(k: int) -> Any:  # each part by itself: what is not used is not counted
+        def into(k: int) -> Tree:  # each part by itself: what is not used is not counted
             kinds = [HESSIAN if k == source else JACOBIAN for source, _ in moves]
             marked = [tally.mark(kind, t, call) for kind, (_, t) in zip(kinds, moves, strict=True)]
             parts = [_block(loss, k, source, point, t) for (source, _), t in zip(moves, marked, strict=True)]
@@ -144,7 +145,7 @@ def counted(loss: Callable, tally: Tally, kinds: tuple[str, str]) -> Callable:
         return gradient(*primals), (into(0), into(1))
 
     @jax.custom_jvp
-    def gradient(x: Any, y: Any, data: Any, call: jax.Array) -> tuple:
+    def gradient(x: Tree, y: Tree, data: Data, call: jax.Array) -> tuple:
         return jax.grad(loss, argnums=(0, 1))(x, y, data)
 
     gradient.defjvp(gradient_rule, symbolic_zeros=True)
@@ -157,11 +158,11 @@ def counted(loss: Callable, tally: Tally, kinds: tuple[str, str]) -> Callable:
         return value, jnp.asarray(optax.tree.vdot(tuple(s for s, _ in moved), along), value.dtype)
 
     @jax.custom_jvp
-    def free(x: Any, y: Any, data: Any, call: jax.Array) -> jax.Array:
+    def free(x: Tree, y: Tree, data: Data, call: jax.Array) -> jax.Array:
         return loss(x, y, data)
 
     @jax.custom_jvp
-    def value(x: Any, y: Any, data: Any, call: jax.Array) -> jax.Array:
+    def value(x: Tree, y: Tree, data: Data, call: jax.Array) -> jax.Array:
         return tally.mark(value_kind, loss(x, y, data), call)
 
     free.defjvp(value_rule, symbolic_zeros=True)
@@ -169,7 +170,7 @@ def counted(loss: Callable, tally: Tally, kinds: tuple[str, str]) -> Callable:
     return value
 
 
-def _block(loss: Callable, into: int, source: int, point: Sequence, tangent: Any) -> Any:
+def _block(loss: Callable, into: int, source: int, point: Sequence, tangent: Tree) -> Tree:
     """One part of the second derivatives times a tangent: from x (0) or y (1) into x or y."""
     x, y, data = point
     slope = jax.grad(loss, argnums=into)
@@ -178,7 +179,7 @@ def _block(loss: Callable, into: int, source: int, point: Sequence, tangent: Any
     return jax.jvp(lambda y: slope(x, y, data), (y,), (tangent,))[1]
 
 
-def _instantiated(tangent: Any) -> Any:
+def _instantiated(tangent: Tree) -> Tree:
     """A tangent as arrays; None where all of it is zero, which tells products in y from those in x."""
     zero = lambda t: isinstance(t, SymbolicZero)  # noqa: E731
     if all(map(zero, jax.tree.leaves(tangent, is_leaf=zero))):
@@ -195,10 +196,10 @@ class CountedGroup(Group):
 
     tally: Any = None
 
-    def each(self, function: Callable, *arguments: Any, block: int | None = None) -> Any:
+    def each(self, function: Callable[..., T], *arguments: Tree, block: int | None = None) -> T:
         """`Group.each` with losses that count."""
 
-        def counting(task: Any, number: jax.Array, *arguments: Any) -> Any:
+        def counting(task: TaskView, number: jax.Array, *arguments: Tree) -> T:
             upper = self._counted(self.upper, task.validation, number, UPPER)
             lower = self._counted(self.lower, task.train, number, LOWER)
             return function(task._replace(upper=upper, lower=lower), *arguments)
@@ -206,26 +207,26 @@ class CountedGroup(Group):
         return Group.each(self, counting, self.ids, *arguments, block=block)
 
     def _counted(self, objective: Callable, source: Source, number: jax.Array, kinds: tuple[str, str]) -> Callable:
-        def whole(x: Any, y: Any, data: tuple[Source, Sample]) -> jax.Array:
+        def whole(x: Tree, y: Tree, data: tuple[Source, Sample]) -> jax.Array:
             source, sample = data
             return source.loss_on(sample, lambda batch: objective(x, y, batch))
 
         loss = counted(whole, self.tally, kinds)
 
-        def on_sample(x: Any, y: Any, sample: Sample) -> jax.Array:
+        def on_sample(x: Tree, y: Tree, sample: Sample) -> jax.Array:
             return loss(x, y, (source, sample), _call(number, source.rows_in(sample), x, y, sample))
 
         return on_sample
 
 
-def _call(number: jax.Array, rows: Any, *asked: Any) -> jax.Array:
+def _call(number: jax.Array, rows: Data, *asked: Tree) -> jax.Array:
     """A description of a call: its number of rows, and numbers that differ at other points and on other samples."""
     # The task's number makes sure that a vmap over tasks reaches this, and that every task counts.
     told = [rows, number, *map(_fingerprint, asked)]
     return jax.lax.stop_gradient(jnp.stack([jnp.asarray(part, float) for part in told]))
 
 
-def _fingerprint(values: Any) -> jax.Array:
+def _fingerprint(values: Tree) -> jax.Array:
     """A number that other values do not have, or hardly ever."""
     flat = [jnp.ravel(leaf).astype(float) for leaf in jax.tree.leaves(values)]  # as wide as there is
     # Factors without a common measure: by whole ones, rows 0 and 1 would be rows 2 and 0.

@@ -7,7 +7,7 @@ solved below.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,16 @@ import optax
 
 from bilevel import weightings
 from bilevel._core import pytrees, values
-from bilevel.diagnostics.points import columns, gradient_at, lower_remarks, read_point, solve_lower, weighted_gradient
+from bilevel._core.types import Scalar, Tree
+from bilevel.diagnostics.points import (
+    Solution,
+    columns,
+    gradient_at,
+    lower_remarks,
+    read_point,
+    solve_lower,
+    weighted_gradient,
+)
 from bilevel.diagnostics.regularity import lower_spectra
 from bilevel.lower.solver import tolerance
 from bilevel.problem.per_task import PerTask, for_tasks
@@ -57,7 +66,7 @@ class Certificate:
     weights_gap: float
     residual: float
     rho: float
-    proximal_point: Any
+    proximal_point: Tree
     losses: np.ndarray
     compares: str
     compared: np.ndarray
@@ -89,7 +98,7 @@ class Certificate:
 
 def certify(
     problem: Problem,
-    result: Any,
+    result: Solution,
     rho: float | None = None,
     *,
     weighting: Weighting | None = None,
@@ -166,7 +175,7 @@ def certify(
     )
 
 
-def _comparing(weighting: Weighting | None, result: Any, problem: Problem) -> Weighting:
+def _comparing(weighting: Weighting | None, result: Solution, problem: Problem) -> Weighting:
     """The weighting that says how tasks are compared; one that compares losses where there is none."""
     if weighting is None:
         found = getattr(getattr(result, "solver", None), "weighting", None)
@@ -191,13 +200,13 @@ def _in_direction(weighting: Weighting, weights: jax.Array, losses: jax.Array) -
 
 
 @jax.jit
-def _distances(problem: Problem, y: PerTask[Any], solved: PerTask[Any]) -> jax.Array:
+def _distances(problem: Problem, y: PerTask[Tree], solved: PerTask[Tree]) -> jax.Array:
     """||y_i - y_i*||^2."""
     return problem.join(for_tasks(_distance, y, solved))
 
 
 @jax.jit
-def _distance(one: Any, other: Any) -> jax.Array:
+def _distance(one: Tree, other: Tree) -> jax.Array:
     return optax.tree.norm(optax.tree.sub(one, other), squared=True)
 
 
@@ -207,7 +216,7 @@ def _distance(one: Any, other: Any) -> jax.Array:
 class Proximal(NamedTuple):
     """x_hat, and whether it was found."""
 
-    point: Any
+    point: Tree
     converged: bool
     convex: bool  # whether rho/2 ||u - x||^2 + F was convex wherever it was evaluated
 
@@ -215,12 +224,12 @@ class Proximal(NamedTuple):
 class ProjectedStep(NamedTuple):
     """One projected step."""
 
-    point: Any
-    move: Any
+    point: Tree
+    move: Tree
     size: jax.Array
 
 
-def upper_curvature(problem: Problem, x: Any, y: PerTask[Any], weights: jax.Array) -> float:
+def upper_curvature(problem: Problem, x: Tree, y: PerTask[Tree], weights: jax.Array) -> float:
     """The largest curvature of F(., weights) at x, in absolute value; 0 where F is linear.
 
     This is power iteration on central differences of the true gradient between points of X. It is written in Python
@@ -241,10 +250,10 @@ def upper_curvature(problem: Problem, x: Any, y: PerTask[Any], weights: jax.Arra
 
 def proximal_point(
     problem: Problem,
-    x: Any,
-    y: PerTask[Any],
+    x: Tree,
+    y: PerTask[Tree],
     weights: jax.Array,
-    slope: Any,
+    slope: Tree,
     rho: float,
     curvature: float,
     iterations: int,
@@ -280,7 +289,7 @@ _direction = jax.jit(pytrees.generic)
 
 
 @jax.jit
-def _ends(problem: Problem, x: Any, vector: Any) -> tuple[list, jax.Array]:
+def _ends(problem: Problem, x: Tree, vector: Tree) -> tuple[list, jax.Array]:
     size = optax.tree.norm(x)
     reach = jnp.finfo(size.dtype).eps ** (1 / 3) * jnp.where(size > 0, size, 1)
     ends = [problem.constraint.project(optax.tree.add_scale(x, sign * reach, vector)) for sign in (1, -1)]
@@ -288,7 +297,7 @@ def _ends(problem: Problem, x: Any, vector: Any) -> tuple[list, jax.Array]:
 
 
 @jax.jit
-def _bend(one: Any, other: Any, apart: jax.Array) -> tuple[jax.Array, Any]:
+def _bend(one: Tree, other: Tree, apart: jax.Array) -> tuple[jax.Array, Tree]:
     change = optax.tree.sub(one, other)
     length, size = optax.tree.norm(change), optax.tree.norm(one)
     significant = length > 100 * jnp.finfo(size.dtype).eps * size  # above rounding
@@ -296,7 +305,7 @@ def _bend(one: Any, other: Any, apart: jax.Array) -> tuple[jax.Array, Any]:
 
 
 @jax.jit
-def _move(problem: Problem, here: Any, slope: Any, rate: Any) -> ProjectedStep:
+def _move(problem: Problem, here: Tree, slope: Tree, rate: Scalar) -> ProjectedStep:
     target = jax.tree.map(lambda u, s: u - (rate * s).astype(u.dtype), here, slope)
     point = problem.constraint.project(target)
     move = optax.tree.sub(point, here)
@@ -304,13 +313,13 @@ def _move(problem: Problem, here: Any, slope: Any, rate: Any) -> ProjectedStep:
 
 
 @jax.jit
-def _after(x: Any, moved: ProjectedStep, before: Any, gradient: Any, rho: Any) -> tuple[Any, Any]:
+def _after(x: Tree, moved: ProjectedStep, before: Tree, gradient: Tree, rho: Scalar) -> tuple[Tree, Tree]:
     """The curvature of the proximal objective along a step, and its slope at the end of the step."""
     slope = jax.tree.map(lambda g, u, x: g + (rho * (u - x)).astype(g.dtype), gradient, moved.point, x)
     return optax.tree.vdot(optax.tree.sub(slope, before), moved.move) / moved.size**2, slope
 
 
 @jax.jit
-def residual(problem: Problem, x: Any, gradient: Any) -> jax.Array:
+def residual(problem: Problem, x: Tree, gradient: Tree) -> jax.Array:
     """||x - proj(x - gradient)||: 0 exactly where x is stationary."""
     return _move(problem, x, gradient, 1.0).size

@@ -13,11 +13,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 
+from bilevel._core.types import Tree
 from bilevel.diagnostics.points import check_is_problem, columns
 from bilevel.diagnostics.regularity import is_strongly_convex, lower_spectra
 from bilevel.problem import findings, initial_point
@@ -94,7 +94,7 @@ def _told(found: Sequence[ProblemFinding]) -> list[str]:
     return lines
 
 
-def check_problem(problem: Problem, x: Any, y: Any = None) -> ProblemReport:
+def check_problem(problem: Problem, x: Tree, y: Tree = None) -> ProblemReport:
     """Looks for all that is wrong with a problem at a starting point, and measures how convex its lower problems are.
 
     It finds what `solve` would refuse: data, x or y with NaN; an x outside the constraint, or that does not fit it;
@@ -212,7 +212,7 @@ def lagging_lower_level(result: Result) -> Finding | None:
     )
 
 
-def _settled_surely(problem: Problem, x: Any, y: PerTask[Any]) -> tuple[np.ndarray, np.ndarray]:
+def _settled_surely(problem: Problem, x: Tree, y: PerTask[Tree]) -> tuple[np.ndarray, np.ndarray]:
     """As `_settled`, with shorter steps if those that the curvature here allows diverge."""
     for share in SHARES:
         found = _settled(problem, x, y, jax.random.key(0), share)
@@ -223,7 +223,7 @@ def _settled_surely(problem: Problem, x: Any, y: PerTask[Any]) -> tuple[np.ndarr
 
 @jax.jit
 def _settled(
-    problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, share: float = 1.0
+    problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array, share: float = 1.0
 ) -> tuple[jax.Array, jax.Array]:
     """The losses after a hundred lower steps at this share of measured rates, and the curvatures L_i.
 

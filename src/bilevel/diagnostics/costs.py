@@ -8,13 +8,14 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import values
+from bilevel._core.types import T, Tree
 from bilevel._run import loop
 from bilevel._run.run import Run
 from bilevel.diagnostics.call_counting import Tally, counted_problem
@@ -175,7 +176,7 @@ class RunCounter:
         DivergedError: from `count` and `within`, where the run diverges.
     """
 
-    def __init__(self, problem: Problem, solver: Solver, x: Any, y: Any = None):
+    def __init__(self, problem: Problem, solver: Solver, x: Tree, y: Tree = None):
         check_arguments(problem, solver)
         self.problem, self.solver, self.x, self.y = problem, solver, x, y
         self._tally = Tally()
@@ -222,7 +223,7 @@ class RunCounter:
 
         return self._counted(begin)
 
-    def _counted(self, action: Callable[[], Any]) -> tuple[Any, np.ndarray]:
+    def _counted(self, action: Callable[[], T]) -> tuple[T, np.ndarray]:
         """The result of an action, and the calls per task that it makes."""
         self._tally.counts.clear()
         self._tally.next_step()

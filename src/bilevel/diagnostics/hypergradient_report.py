@@ -7,7 +7,7 @@ at both ends.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple, SupportsFloat
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from bilevel._core import values
+from bilevel._core.types import Tree
 from bilevel.diagnostics.points import (
     check_estimator,
     check_is_problem,
@@ -117,14 +118,14 @@ def _numbers(one: EstimateErrors) -> tuple[np.ndarray, ...]:
     return one.cosine, one.relative_error, one.bias, one.standard_error, one.variance, one.size
 
 
-def _show(number: Any) -> str:
+def _show(number: SupportsFloat) -> str:
     return f"{float(number):.3g}"
 
 
 def check_hypergradient(
     problem: Problem,
-    x: Any,
-    y: Any = None,
+    x: Tree,
+    y: Tree = None,
     hypergradient: Hypergradient = TRACKED,
     samples: int = 100,
     seed: int = 0,
@@ -185,7 +186,7 @@ def check_hypergradient(
     )
 
 
-def _flat(gradients: Any) -> np.ndarray:
+def _flat(gradients: Tree) -> np.ndarray:
     return np.asarray(jax.vmap(lambda g: ravel_pytree(g)[0])(gradients))
 
 
@@ -214,7 +215,7 @@ class Differences(NamedTuple):
         return apart <= 1e-3 * size + 100 * rounding
 
 
-def central_differences(problem: Problem, x: Any, y: PerTask[Any], gradients: np.ndarray) -> Differences:
+def central_differences(problem: Problem, x: Tree, y: PerTask[Tree], gradients: np.ndarray) -> Differences:
     """Compares gradients (tasks, numbers in x) with differences between points of X around x.
 
     On the border of X differences are one-sided and have a larger error.
@@ -244,5 +245,5 @@ def central_differences(problem: Problem, x: Any, y: PerTask[Any], gradients: np
 
 
 @jax.jit
-def _inside(problem: Problem, x: Any) -> Any:
+def _inside(problem: Problem, x: Tree) -> Tree:
     return problem.constraint.project(x)

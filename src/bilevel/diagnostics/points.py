@@ -7,33 +7,40 @@ is on all the data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
+from bilevel._core.types import Tree
 from bilevel.diagnostics.regularity import is_strongly_convex
 from bilevel.hypergradients.exact import ConjugateGradient
+from bilevel.hypergradients.hypergradient import Hypergradient
 from bilevel.hypergradients.upper import Point, Upper
 from bilevel.lower.newton import Newton
 from bilevel.problem import findings, initial_point
 from bilevel.problem.group import UpperSample
 from bilevel.problem.per_task import PerTask, TaskValues, fields_of
 from bilevel.problem.problem import Problem
+from bilevel.results.history import Iterate
+from bilevel.results.result import Result
+from bilevel.solvers._base.state import State
 
 PRODUCTS = 1000  # the most Hessian products per linear system
+Solution: TypeAlias = Result | Iterate | State  # what has an x, a y and weights
+
 _NEWTON = Newton()
 
 
-def check_is_problem(caller: str, problem: Any) -> None:
+def check_is_problem(caller: str, problem: object) -> None:
     """Raises unless this is a `bl.Problem`."""
     if not isinstance(problem, Problem):
         raise TypeError(f"{caller}(problem=...) got {type(problem).__name__}: it needs a bl.Problem.")
 
 
-def check_estimator(caller: str, hypergradient: Any) -> None:
+def check_estimator(caller: str, hypergradient: Hypergradient) -> None:
     """Raises unless this is an estimator with sensible arguments."""
     if isinstance(hypergradient, type) or not hasattr(hypergradient, "surrogate"):
         raise TypeError(
@@ -43,7 +50,7 @@ def check_estimator(caller: str, hypergradient: Any) -> None:
     hypergradient.check()
 
 
-def read_point(caller: str, problem: Any, result: Any) -> Point:
+def read_point(caller: str, problem: Problem, result: Solution) -> Point:
     """Reads x, y and the weights from a result, an iterate or a solver's state."""
     check_is_problem(caller, problem)
     if isinstance(result, type) or not all(hasattr(result, name) for name in ("x", "y", "weights")):
@@ -67,7 +74,7 @@ def read_point(caller: str, problem: Any, result: Any) -> Point:
     return Point(x, y, weights, PerTask(((),) * len(y)))
 
 
-def _stacked(problem: Problem, y: Any) -> PerTask[Any]:
+def _stacked(problem: Problem, y: Tree) -> PerTask[Tree]:
     if isinstance(y, PerTask):
         return y
     if isinstance(y, TaskValues) and list(y.names) == list(problem.names):
@@ -81,41 +88,41 @@ def _stacked(problem: Problem, y: Any) -> PerTask[Any]:
     return initial_point.lower_points(problem, dict(y), jax.random.key(0))
 
 
-def _one(y: Any) -> str:
+def _one(y: Tree) -> str:
     return pytrees.describe(jax.eval_shape(lambda y: pytrees.index(y, 0), y))
 
 
 class LowerSolution(NamedTuple):
     """The lower level at x, solved; arrays are in the order of the tasks."""
 
-    y: PerTask[Any]  # y_i*(x)
+    y: PerTask[Tree]  # y_i*(x)
     losses: jax.Array  # l_i(x) = f_i(x, y_i*(x)), on all validation data
     errors: jax.Array  # the last Newton step, which is about |y_i - y_i*|
     converged: jax.Array
 
 
 @jax.jit
-def solve_lower(problem: Problem, x: Any, y: PerTask[Any]) -> LowerSolution:
+def solve_lower(problem: Problem, x: Tree, y: PerTask[Tree]) -> LowerSolution:
     """Solves every lower problem, starting from y."""
     solved, _, error, converged, _ = fields_of(problem.each(lambda task, y: _NEWTON.solve(task, x, y), y))
     return LowerSolution(solved, problem.validation_losses(x, solved), problem.join(error), problem.join(converged))
 
 
-def weighted_gradient(problem: Problem, x: Any, y: PerTask[Any], weights: jax.Array) -> tuple[LowerSolution, Any]:
+def weighted_gradient(problem: Problem, x: Tree, y: PerTask[Tree], weights: jax.Array) -> tuple[LowerSolution, Tree]:
     """Solves the lower problems from y; also returns the gradient of F(x, weights) = sum_i weights_i l_i(x)."""
     solved = solve_lower(problem, x, y)
     return solved, gradient_at(problem, x, solved.y, weights)
 
 
 @jax.jit
-def gradient_at(problem: Problem, x: Any, y: PerTask[Any], weights: jax.Array) -> Any:
+def gradient_at(problem: Problem, x: Tree, y: PerTask[Tree], weights: jax.Array) -> Tree:
     """The gradient of F(x, weights) at solved y."""
     exact, point, samples = _exactly(problem, x, y, weights)
     return exact.direction(point, samples).direction
 
 
 @jax.jit
-def task_gradients(problem: Problem, x: Any, y: PerTask[Any]) -> Any:
+def task_gradients(problem: Problem, x: Tree, y: PerTask[Tree]) -> Tree:
     """grad l_i(x) of every task at solved y, in the order of the tasks; as large as n copies of x."""
     uniform = jnp.full(problem.size, 1 / problem.size, jnp.result_type(*jax.tree.leaves(x)))
     exact, point, samples = _exactly(problem, x, y, uniform)
@@ -123,7 +130,7 @@ def task_gradients(problem: Problem, x: Any, y: PerTask[Any]) -> Any:
 
 
 def _exactly(
-    problem: Problem, x: Any, y: PerTask[Any], weights: jax.Array
+    problem: Problem, x: Tree, y: PerTask[Tree], weights: jax.Array
 ) -> tuple[Upper, Point, PerTask[UpperSample]]:
     """An estimator by conjugate gradients to the last digits, with all the data instead of batches."""
     samples = PerTask(tuple(UpperSample(None, None, keys) for keys in problem.keys(jax.random.key(0))))
@@ -143,13 +150,13 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def one_of(problem: Problem, tasks: Any) -> str:
+def one_of(problem: Problem, tasks: Sequence[int] | np.ndarray) -> str:
     """The name of the first of some tasks, and the number of the others."""
     more = len(tasks) - 1
     return f"task {problem.names[int(tasks[0])]!r}" + (f" (and of {more} more)" if more else "")
 
 
-def lower_remarks(problem: Problem, solved: LowerSolution, smallest: Any, largest: Any) -> list[str]:
+def lower_remarks(problem: Problem, solved: LowerSolution, smallest: Tree, largest: Tree) -> list[str]:
     """Remarks on lower problems that were not solved or have no unique solution."""
     remarks = []
     lost = np.flatnonzero(~np.asarray(solved.converged))

@@ -6,7 +6,7 @@ All but the noise is measured on all the data.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jax.flatten_util import ravel_pytree
 
 from bilevel._core import dense, linear, pytrees
 from bilevel._core.linear import hessian_product, response
+from bilevel._core.types import Tree
 from bilevel.lower.steps import lower_gradients
 from bilevel.problem.group import TaskView
 from bilevel.problem.per_task import PerTask, for_groups, for_tasks
@@ -29,29 +30,29 @@ BLOCK_ITERATIONS = 60
 class MovedPoint(NamedTuple):
     """A point, and a move from it in x alone and in y alone."""
 
-    x: Any
-    y: PerTask[Any]
-    x_moved: Any
-    y_moved: PerTask[Any]
+    x: Tree
+    y: PerTask[Tree]
+    x_moved: Tree
+    y_moved: PerTask[Tree]
 
 
 class Smoothness(NamedTuple):
     """Norms at one point, per task or the largest; changes are measured between the ends of a `MovedPoint`."""
 
-    upper_slope: Any  # |f_y|
-    upper_hessian: Any  # |f_yy|
-    upper_cross: Any  # |f_xy|
-    cross: Any  # |J|
-    cross_in_y: Any  # |J - J'| / |y - y'|
-    cross_in_x: Any
-    hessian_in_y: Any  # |A - A'| / |y - y'|
-    hessian_in_x: Any
+    upper_slope: Tree  # |f_y|
+    upper_hessian: Tree  # |f_yy|
+    upper_cross: Tree  # |f_xy|
+    cross: Tree  # |J|
+    cross_in_y: Tree  # |J - J'| / |y - y'|
+    cross_in_x: Tree
+    hessian_in_y: Tree  # |A - A'| / |y - y'|
+    hessian_in_x: Tree
 
 
-def draw_pair(problem: Problem, x: Any, y: PerTask[Any], radius: float, generator: np.random.Generator) -> MovedPoint:
+def draw_pair(problem: Problem, x: Tree, y: PerTask[Tree], radius: float, generator: np.random.Generator) -> MovedPoint:
     """A random point within a radius of (x, y), x inside X, with random moves from it of up to that radius."""
 
-    def near(stacked: Any) -> Any:
+    def near(stacked: Tree) -> Tree:
         leaves, structure = jax.tree.flatten(stacked)
         moves = [generator.normal(size=(len(leaf), leaf.size // len(leaf))) for leaf in leaves]
         reach = radius * generator.uniform(0.1, 1, size=len(leaves[0]))
@@ -59,7 +60,7 @@ def draw_pair(problem: Problem, x: Any, y: PerTask[Any], radius: float, generato
         far = [(scale[:, None] * move).reshape(leaf.shape) for leaf, move in zip(leaves, moves, strict=True)]
         return structure.unflatten([a + jnp.asarray(b, a.dtype) for a, b in zip(leaves, far, strict=True)])
 
-    def near_x(x: Any) -> Any:
+    def near_x(x: Tree) -> Tree:
         moved = pytrees.index(near(pytrees.stack([x])), 0)
         return optax.tree.cast_like(problem.constraint.project(moved), x)
 
@@ -73,10 +74,10 @@ def smoothness(problem: Problem, pair: MovedPoint) -> Smoothness:
     x, x_moved = pair.x, pair.x_moved
     in_x = optax.tree.norm(optax.tree.sub(x_moved, x))
 
-    def one(task: TaskView, y: Any, y_moved: Any) -> Smoothness:
+    def one(task: TaskView, y: Tree, y_moved: Tree) -> Smoothness:
         in_y = optax.tree.norm(optax.tree.sub(y_moved, y))
 
-        def change(product: Callable, like: Any, where: tuple, apart: jax.Array) -> jax.Array:
+        def change(product: Callable, like: Tree, where: tuple, apart: jax.Array) -> jax.Array:
             size = _norm(lambda v: optax.tree.sub(product(*where, v), product(x, y, v)), like)
             return jnp.where(apart > 0, size / jnp.where(apart > 0, apart, 1), 0)
 
@@ -96,7 +97,7 @@ def smoothness(problem: Problem, pair: MovedPoint) -> Smoothness:
     return problem.join(problem.each(one, pair.y, pair.y_moved))
 
 
-def _norm(product: Callable, like: Any) -> jax.Array:
+def _norm(product: Callable, like: Tree) -> jax.Array:
     """The largest |product(v)| / |v| of a linear map, by power iteration on its square."""
     transpose = jax.linear_transpose(product, like)
 
@@ -105,11 +106,11 @@ def _norm(product: Callable, like: Any) -> jax.Array:
 
 
 @jax.jit
-def lower_noise(problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, samples: jax.Array) -> jax.Array:
+def lower_noise(problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array, samples: jax.Array) -> jax.Array:
     """E |h_i - grad_y g_i|^2 / (1 + |grad_y g_i|^2) per task, over a solver's batches; one key for each sample."""
     exact = lower_gradients(problem, x, y, None)
 
-    def square(a: PerTask[Any]) -> jax.Array:
+    def square(a: PerTask[Tree]) -> jax.Array:
         return problem.join(for_tasks(lambda g: optax.tree.norm(g, squared=True), a))
 
     def add(total: jax.Array, number: jax.Array) -> tuple:
@@ -133,14 +134,14 @@ def bends(points: list, gradients: list) -> float:
 
 
 @jax.jit
-def lower_spectra(problem: Problem, x: Any, y: PerTask[Any]) -> tuple[jax.Array, jax.Array]:
+def lower_spectra(problem: Problem, x: Tree, y: PerTask[Tree]) -> tuple[jax.Array, jax.Array]:
     """Smallest and largest eigenvalue of A_i = d2g_i/dy2, in the order of the tasks.
 
     They are exact where y has at most `DENSE` numbers. Otherwise they are Rayleigh quotients: the true smallest one may
     be a little smaller, the true largest one a little larger.
     """
 
-    def one(task: TaskView, y: Any) -> tuple[jax.Array, jax.Array]:
+    def one(task: TaskView, y: Tree) -> tuple[jax.Array, jax.Array]:
         flat, unravel = ravel_pytree(y)
 
         def product(v: jax.Array) -> jax.Array:
@@ -164,7 +165,7 @@ def extremes(product: Callable, like: jax.Array) -> tuple[jax.Array, jax.Array]:
     number = jnp.arange(like.size, dtype=like.dtype)
     start = jnp.stack([0.5 + jnp.cos((2.4 + k) * number) for k in range(6)], axis=1)  # in general position
 
-    def improve(_: Any, carry: tuple) -> tuple:
+    def improve(_: object, carry: tuple) -> tuple:
         block, _, _ = carry
         basis = dense.orthonormal(block)
         images = jax.vmap(product, in_axes=1, out_axes=1)(basis)
@@ -180,7 +181,7 @@ def extremes(product: Callable, like: jax.Array) -> tuple[jax.Array, jax.Array]:
     return smallest, largest
 
 
-def is_strongly_convex(smallest: Any, largest: Any) -> np.ndarray:
+def is_strongly_convex(smallest: Tree, largest: Tree) -> np.ndarray:
     """Whether the smallest curvature is positive beyond rounding."""
     smallest, largest = np.asarray(smallest), np.asarray(largest)
     return smallest > 100 * np.finfo(smallest.dtype).eps * np.abs(largest)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
+from jax.typing import DTypeLike
 
 from bilevel._core.module import part
+from bilevel._core.types import Count, Tree
 from bilevel.hypergradients.hypergradient import Hypergradient
 from bilevel.hypergradients.upper import Point, Upper
 from bilevel.lower.steps import Replay, draw_steps, first_of, steps_of
@@ -67,13 +69,13 @@ class Chain(NamedTuple):
     """A running estimator: its state, and the moments of its estimates."""
 
     step: jax.Array
-    state: PerTask[Any]
+    state: PerTask[Tree]
     lower: PerTask[LowerCurvature] | None  # where the estimator needs curvatures from a solver
     moments: EstimateMoments
 
 
 def moments_of(
-    estimate: SampledEstimator, problem: Problem, x: Any, y: PerTask[Any], samples: int, seed: int
+    estimate: SampledEstimator, problem: Problem, x: Tree, y: PerTask[Tree], samples: int, seed: int
 ) -> tuple[EstimateMoments, bool]:
     """Moments over `samples` samples at (x, y) after the estimator has settled there, and whether it has.
 
@@ -93,7 +95,7 @@ def moments_of(
 
 
 @jax.jit
-def _begin(estimate: SampledEstimator, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array) -> Chain:
+def _begin(estimate: SampledEstimator, problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array) -> Chain:
     keys = jax.random.split(key)
     known = curvature.lower(problem, x, y, keys[0]) if estimate.borrows else None
     flat, _ = ravel_pytree(x)
@@ -107,11 +109,11 @@ def _begin(estimate: SampledEstimator, problem: Problem, x: Any, y: PerTask[Any]
 
 @jax.jit
 def _run(
-    estimate: SampledEstimator, problem: Problem, x: Any, y: PerTask[Any], chain: Chain, key: jax.Array, steps: Any
+    estimate: SampledEstimator, problem: Problem, x: Tree, y: PerTask[Tree], chain: Chain, key: jax.Array, steps: Count
 ) -> Chain:
     """Takes more estimates; the moments are of these alone."""
 
-    def one(_: Any, chain: Chain) -> Chain:
+    def one(_: object, chain: Chain) -> Chain:
         lower_key, upper_key = jax.random.split(jax.random.fold_in(key, 2 + chain.step))
         known, drawn = chain.lower, None
         if known is not None:
@@ -129,7 +131,12 @@ def _run(
 
 
 def _point(
-    problem: Problem, x: Any, y: PerTask[Any], v: PerTask[Any], known: PerTask[LowerCurvature] | None, dtype: Any
+    problem: Problem,
+    x: Tree,
+    y: PerTask[Tree],
+    v: PerTask[Tree],
+    known: PerTask[LowerCurvature] | None,
+    dtype: DTypeLike,
 ) -> Point:
     curvatures = None if known is None else PerTask(tuple(group.value for group in known))
     return Point(x, y, jnp.full(problem.size, 1 / problem.size, dtype), v, curvatures)
@@ -138,7 +145,7 @@ def _point(
 def _upper(
     estimate: SampledEstimator,
     problem: Problem,
-    y: PerTask[Any],
+    y: PerTask[Tree],
     known: PerTask[LowerCurvature] | None,
     drawn: PerTask[Sample] | None,
 ) -> Upper:

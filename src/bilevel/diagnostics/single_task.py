@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +15,9 @@ import numpy as np
 import optax
 
 from bilevel._core import pytrees, values
+from bilevel._core.types import Data, Tree
 from bilevel.diagnostics.adaptation import batch_within, tasks_of
-from bilevel.diagnostics.points import check_is_problem, read_point
+from bilevel.diagnostics.points import Solution, check_is_problem, read_point
 from bilevel.problem import findings, initial_point
 from bilevel.problem.cross_fitting import parts, pooled
 from bilevel.problem.group import Group
@@ -37,8 +37,8 @@ AT_ONCE = 1e6  # numbers in all copies of x that move at once
 
 def baselines(
     problem: Problem,
-    x: Any,
-    y: Any = None,
+    x: Tree,
+    y: Tree = None,
     *,
     steps: int = 1000,
     folds: int = 5,
@@ -96,7 +96,7 @@ def baselines(
     return Baselines(np.asarray(found.mean), found.error(), tuple(problem.names))
 
 
-def cut_into_folds(problem: Problem, y: PerTask[Any], folds: int, seed: int) -> Problem:
+def cut_into_folds(problem: Problem, y: PerTask[Tree], folds: int, seed: int) -> Problem:
     """A problem of all folds of all tasks, all first folds first; the test rows of a fold are the part held out."""
     starts = problem.by_name(jax.device_get(y))
     made: list[list[Task]] = [[] for _ in range(folds)]
@@ -123,30 +123,30 @@ def _with_batches(group: Group, first: Group) -> Group:
     return dataclasses.replace(group, lower_batch=lower, upper_batch=upper)
 
 
-def _rows(data: Any) -> int:
+def _rows(data: Data) -> int:
     return len(jax.tree.leaves(data)[0])
 
 
 @functools.partial(jax.jit, static_argnames="g")
 def _curves(
-    solver: BilevelSolver, problem: Problem, g: int, x: Any, y: Any, key: jax.Array, steps: jax.Array
+    solver: BilevelSolver, problem: Problem, g: int, x: Tree, y: Tree, key: jax.Array, steps: jax.Array
 ) -> Moments:
     """The moments of each task's losses on its test rows: at the start, and after every `steps` steps."""
     group = problem.groups[g]
     assert group.test is not None
     held = group.test
 
-    def alone(row: tuple[jax.Array, Any]) -> Moments:
+    def alone(row: tuple[jax.Array, Tree]) -> Moments:
         i, y = row
         own = dataclasses.replace(group.chosen(i[None]), ids=jnp.zeros(1, group.ids.dtype))
         single = problem.replace(groups=(own,), place=None, names=Names(problem.names[:1]))
         own_key = jax.random.fold_in(key, group.ids[i])
         state = solver.start(single, x, PerTask((pytrees.index(y, None),)), own_key, EVALUATIONS * steps)
 
-        def look(state: Any) -> Moments:
+        def look(state: Tree) -> Moments:
             return pytrees.index(row_moments(group.upper, held.chosen(i[None]), state.x, state.y.groups[0]), 0)
 
-        def chunk(state: Any, _: Any) -> tuple[Any, Moments]:
+        def chunk(state: Tree, _: object) -> tuple[Tree, Moments]:
             if solver.measures(state):
                 # The first measurement takes more iterations, as it has nothing to start from.
                 iterations = jnp.where(state.step == 0, FIRST_MEASUREMENT, 1)
@@ -178,7 +178,7 @@ def stopped(seen: Moments) -> Moments:
     return Moments(count, whole, np.sum(rows * (variance + (mean - whole) ** 2), axis=0) / count)
 
 
-def loss_errors(problem: Problem, result: Any, role: str = "validation") -> np.ndarray:
+def loss_errors(problem: Problem, result: Solution, role: str = "validation") -> np.ndarray:
     """The standard error of every task's loss f_i(x, y_i), from the spread of its rows; in the order of the tasks.
 
     This says how far the mean over these rows may be from the mean over all such rows, if x and y were not fitted to
@@ -208,6 +208,6 @@ def loss_errors(problem: Problem, result: Any, role: str = "validation") -> np.n
 
 
 @functools.partial(jax.jit, static_argnames="role")
-def _moments(problem: Problem, x: Any, y: PerTask[Any], role: str) -> Moments:
+def _moments(problem: Problem, x: Tree, y: PerTask[Tree], role: str) -> Moments:
     found = [row_moments(g.upper, getattr(g, role), x, y_g) for g, y_g in zip(problem.groups, y, strict=True)]
     return problem.join(PerTask(tuple(found)))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 from jax.flatten_util import ravel_pytree
 
 from bilevel._core import dense, values
 from bilevel._core.linear import conjugate_gradient, hessian_product
 from bilevel._core.module import leaf, part
+from bilevel._core.types import Tree
 from bilevel.hypergradients.hypergradient import Implicit, LinearSolution, upper_gradient, zeros_like
 from bilevel.problem.group import TaskView, UpperSample
 
@@ -24,7 +23,7 @@ class Exact(Implicit):
     batches use `Tracked` or `Neumann`.
     """
 
-    def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> LinearSolution:
+    def init(self, task: TaskView, x: Tree, y: Tree, sample: UpperSample) -> LinearSolution:
         """Zero; nothing is carried, but the state keeps one shape."""
         size = sum(leaf.size for leaf in jax.tree.leaves(y))
         if size > LARGEST:
@@ -34,7 +33,7 @@ class Exact(Implicit):
             )
         return LinearSolution(zeros_like(y))
 
-    def prepare(self, task: TaskView, x: Any, y: Any, state: LinearSolution, sample: UpperSample) -> LinearSolution:
+    def prepare(self, task: TaskView, x: Tree, y: Tree, state: LinearSolution, sample: UpperSample) -> LinearSolution:
         """Builds A and solves."""
         flat, unravel = ravel_pytree(y)
         hessian = jax.hessian(lambda flat: task.lower(x, unravel(flat), sample.lower))(flat)
@@ -65,11 +64,11 @@ class ConjugateGradient(Implicit):
         values.whole("iterations", self.iterations, of="ConjugateGradient")
         values.number("tolerance", self.tolerance, least=0, of="ConjugateGradient")
 
-    def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> LinearSolution:
+    def init(self, task: TaskView, x: Tree, y: Tree, sample: UpperSample) -> LinearSolution:
         """Starts from zero."""
         return LinearSolution(zeros_like(y))
 
-    def prepare(self, task: TaskView, x: Any, y: Any, state: LinearSolution, sample: UpperSample) -> LinearSolution:
+    def prepare(self, task: TaskView, x: Tree, y: Tree, state: LinearSolution, sample: UpperSample) -> LinearSolution:
         """Solves on, from the last solution."""
         v = conjugate_gradient(
             lambda v: hessian_product(task.lower, x, y, v, sample.lower),

@@ -1,15 +1,16 @@
-"""What an estimator is, and the implicit surrogate that most of them share."""
+"""`Hypergradient`, the base of estimators, and the implicit surrogate that most of them share."""
 
 from __future__ import annotations
 
 import abc
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from bilevel._core.linear import hessian_product
+from bilevel._core.types import Tree
 from bilevel.problem.group import TaskView, UpperSample
 
 V = TypeVar("V")
@@ -34,16 +35,16 @@ class Hypergradient(abc.ABC):
     def check(self) -> None:  # noqa: B027  (most have nothing to refuse)
         """Raises where an argument makes no sense."""
 
-    def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> Any:
-        """What is carried from step to step; for most, nothing."""
+    def init(self, task: TaskView, x: Tree, y: Tree, sample: UpperSample) -> Tree:
+        """The first state of the estimator; for most, empty."""
         return ()
 
-    def prepare(self, task: TaskView, x: Any, y: Any, state: Any, sample: UpperSample) -> Any:
+    def prepare(self, task: TaskView, x: Tree, y: Tree, state: Tree, sample: UpperSample) -> Tree:
         """Moves what is carried; no gradient flows through this."""
         return state
 
     @abc.abstractmethod
-    def surrogate(self, task: TaskView, x: Any, y: Any, state: Any, sample: UpperSample) -> jax.Array:
+    def surrogate(self, task: TaskView, x: Tree, y: Tree, state: Tree, sample: UpperSample) -> jax.Array:
         """A scalar whose gradient in x is the estimate, with what `prepare` returned.
 
         Its value is f_i(x, y), which drives the weights; `Penalty` alone has another one, the penalised loss.
@@ -53,30 +54,30 @@ class Hypergradient(abc.ABC):
 class LinearSolution(NamedTuple):
     """v ~ A^-1 f_y."""
 
-    v: Any
+    v: Tree
 
 
 class Implicit(Hypergradient):
-    """What estimators of v ~ A^-1 f_y inherit; their state has a field `v`."""
+    """The base of estimators of v ~ A^-1 f_y; their state has a field `v`."""
 
-    def surrogate(self, task: TaskView, x: Any, y: Any, state: Any, sample: UpperSample) -> jax.Array:
+    def surrogate(self, task: TaskView, x: Tree, y: Tree, state: Tree, sample: UpperSample) -> jax.Array:
         """f(x, y) - <grad_y g(x, y), v>, with the value of its second term taken out again."""
         return implicit(task, x, y, state.v, sample)
 
 
-def implicit(task: TaskView, x: Any, y: Any, v: Any, sample: UpperSample) -> jax.Array:
+def implicit(task: TaskView, x: Tree, y: Tree, v: Tree, sample: UpperSample) -> jax.Array:
     """The surrogate of value f and gradient f_x - J v."""
     # <grad_y g, v> as a forward derivative: the reverse pass over x then runs once, through g itself.
     _, slope = jax.jvp(lambda y: task.lower(x, y, sample.lower), (y,), (v,))
     return task.upper(x, y, sample.upper) - (slope - jax.lax.stop_gradient(slope))
 
 
-def upper_gradient(task: TaskView, x: Any, y: Any, sample: UpperSample) -> Any:
+def upper_gradient(task: TaskView, x: Tree, y: Tree, sample: UpperSample) -> Tree:
     """f_y, the right-hand side of A v = f_y."""
     return jax.grad(task.upper, argnums=1)(x, y, sample.upper)
 
 
-def residual(task: TaskView, x: Any, y: Any, v: Any, sample: UpperSample) -> Any:
+def residual(task: TaskView, x: Tree, y: Tree, v: Tree, sample: UpperSample) -> Tree:
     """f_y - A v, both on the sample."""
     return optax.tree.sub(upper_gradient(task, x, y, sample), hessian_product(task.lower, x, y, v, sample.lower))
 

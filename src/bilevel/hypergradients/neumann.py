@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import optax
 from bilevel._core import values
 from bilevel._core.linear import hessian_product, largest_curvature
 from bilevel._core.module import leaf, part
+from bilevel._core.types import Scalar, Tree
 from bilevel.hypergradients.hypergradient import Implicit, rate_from, upper_gradient, zeros_like
 from bilevel.problem.group import TaskView, UpperSample
 
@@ -20,7 +21,7 @@ from bilevel.problem.group import TaskView, UpperSample
 class Series(NamedTuple):
     """v, and the curvature that scales the series."""
 
-    v: Any
+    v: Tree
     curvature: jax.Array  # L
 
 
@@ -54,16 +55,16 @@ class Neumann(Implicit):
         values.whole("terms", self.terms, of="Neumann")
         values.positive("lr", self.lr, of="Neumann", none="chosen and kept up to date")
 
-    def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> Series:
+    def init(self, task: TaskView, x: Tree, y: Tree, sample: UpperSample) -> Series:
         """Measures the curvature once."""
         return start_series(task, x, y, sample)
 
-    def prepare(self, task: TaskView, x: Any, y: Any, state: Series, sample: UpperSample) -> Series:
+    def prepare(self, task: TaskView, x: Tree, y: Tree, state: Series, sample: UpperSample) -> Series:
         """Sums the series."""
         return sum_series(task, x, y, state.curvature, sample, self.terms, self.lr, lambda q: 1.0)
 
 
-def start_series(task: TaskView, x: Any, y: Any, sample: UpperSample) -> Series:
+def start_series(task: TaskView, x: Tree, y: Tree, sample: UpperSample) -> Series:
     """v = 0 and a measured curvature."""
     curvature = largest_curvature(task.lower, x, y, sample.lower).value
     return Series(zeros_like(y), curvature)
@@ -71,18 +72,18 @@ def start_series(task: TaskView, x: Any, y: Any, sample: UpperSample) -> Series:
 
 def sum_series(
     task: TaskView,
-    x: Any,
-    y: Any,
+    x: Tree,
+    y: Tree,
     curvature: jax.Array,
     sample: UpperSample,
     terms: int,
-    lr: Any,
-    coefficient: Callable[[jax.Array], Any],
+    lr: Scalar | None,
+    coefficient: Callable[[jax.Array], Scalar],
 ) -> Series:
     """Sum over q < terms of coefficient(q) r_q / L_q."""
     right = upper_gradient(task, x, y, sample)
 
-    def add(q: Any, v: Any, r: Any, curvature: jax.Array) -> tuple[Any, Any]:
+    def add(q: Tree, v: Tree, r: Tree, curvature: jax.Array) -> tuple[Tree, Tree]:
         scale = rate_from(curvature) if lr is None else lr
         return scale, jax.tree.map(lambda v, r: v + (coefficient(q) * scale * r).astype(v.dtype), v, r)
 
@@ -126,11 +127,11 @@ class RandomNeumann(Implicit):
         values.whole("terms", self.terms, of="RandomNeumann")
         values.positive("lr", self.lr, of="RandomNeumann", none="chosen and kept up to date")
 
-    def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> Series:
+    def init(self, task: TaskView, x: Tree, y: Tree, sample: UpperSample) -> Series:
         """Measures the curvature once."""
         return start_series(task, x, y, sample)
 
-    def prepare(self, task: TaskView, x: Any, y: Any, state: Series, sample: UpperSample) -> Series:
+    def prepare(self, task: TaskView, x: Tree, y: Tree, state: Series, sample: UpperSample) -> Series:
         """Draws p and keeps its term."""
         # All products are made and one is kept: under vmap a loop of random length would run to the longest anyway.
         p = jax.random.randint(jax.random.fold_in(sample.key, self.terms), (), 0, self.terms)

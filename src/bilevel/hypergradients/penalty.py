@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from bilevel._core import linear, values
 from bilevel._core.linear import hessian_product
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
+from bilevel._core.types import Tree
 from bilevel.hypergradients.hypergradient import Hypergradient, rate_from
 from bilevel.problem.group import TaskView, UpperSample
 
@@ -20,10 +21,10 @@ from bilevel.problem.group import TaskView, UpperSample
 class Penalised(NamedTuple):
     """The minimiser of the penalised problem, and what its steps need."""
 
-    y: Any
+    y: Tree
     step: jax.Array  # number of calls so far, which a growing strength depends on
     curvature: jax.Array | None  # of f + strength g in y, where lr is not given
-    vector: Any
+    vector: Tree
 
 
 @part
@@ -61,13 +62,13 @@ class Penalty(Hypergradient):
         return self.gradient_error
 
     def check(self) -> None:
-        """All positive."""
+        """Raises unless all numbers are positive."""
         if not callable(self.strength):
             values.positive("strength", self.strength, of="Penalty")
         values.positive("lr", self.lr, of="Penalty", none="chosen and kept up to date")
         values.whole("steps", self.steps, of="Penalty")
 
-    def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> Penalised:
+    def init(self, task: TaskView, x: Tree, y: Tree, sample: UpperSample) -> Penalised:
         """Starts where y is."""
         step = jnp.zeros((), jnp.int32)
         if self.lr is not None:
@@ -75,7 +76,7 @@ class Penalty(Hypergradient):
         found = linear.power_iteration(self._bending(task, x, y, step, sample), jax.tree.map(jnp.ones_like, y), 20)
         return Penalised(y, step, found.value, found.vector)
 
-    def prepare(self, task: TaskView, x: Any, y: Any, state: Penalised, sample: UpperSample) -> Penalised:
+    def prepare(self, task: TaskView, x: Tree, y: Tree, state: Penalised, sample: UpperSample) -> Penalised:
         """Gradient steps on f + strength g, on rows that neither each other nor the surrogate sees."""
         total = self._total(task, state.step)
         p, step, curvature, vector = state
@@ -87,27 +88,29 @@ class Penalty(Hypergradient):
         else:
             lr = self.lr
 
-        def move(q: Any, p: Any) -> Any:
+        def move(q: Tree, p: Tree) -> Tree:
             gradient = jax.grad(total, argnums=1)(x, p, fresh(q))
             return jax.tree.map(lambda p, g: p - (lr * g).astype(p.dtype), p, gradient)
 
         p = jax.lax.fori_loop(0, self.steps, move, p)
         return Penalised(p, step + 1, curvature, vector)
 
-    def surrogate(self, task: TaskView, x: Any, y: Any, state: Penalised, sample: UpperSample) -> jax.Array:
+    def surrogate(self, task: TaskView, x: Tree, y: Tree, state: Penalised, sample: UpperSample) -> jax.Array:
         """The penalised loss."""
         total = self._total(task, state.step - 1)(x, state.y, sample)
         strength = rate_at(self.strength, state.step - 1)
         return total - (strength * task.lower(x, y, sample.lower)).astype(total.dtype)
 
-    def _bending(self, task: TaskView, x: Any, p: Any, step: jax.Array, sample: UpperSample) -> Callable[[Any], Any]:
+    def _bending(
+        self, task: TaskView, x: Tree, p: Tree, step: jax.Array, sample: UpperSample
+    ) -> Callable[[Tree], Tree]:
         """v -> (f_yy + strength A) v at p."""
         return lambda v: hessian_product(self._total(task, step), x, p, v, sample)
 
     def _total(self, task: TaskView, step: jax.Array) -> Callable[..., jax.Array]:
         """f + strength g."""
 
-        def total(x: Any, p: Any, sample: UpperSample) -> jax.Array:
+        def total(x: Tree, p: Tree, sample: UpperSample) -> jax.Array:
             f = task.upper(x, p, sample.upper)
             return f + (rate_at(self.strength, step) * task.lower(x, p, sample.lower)).astype(f.dtype)
 

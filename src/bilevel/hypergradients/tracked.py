@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import optax
 
 from bilevel._core import values
 from bilevel._core.linear import hessian_product
 from bilevel._core.module import leaf, part
+from bilevel._core.types import Tree
 from bilevel.hypergradients.hypergradient import (
     Implicit,
     LinearSolution,
@@ -44,7 +43,7 @@ class Tracked(Implicit):
 
     @property
     def needs_curvature(self) -> bool:  # type: ignore[override]
-        """Only where the step is not given."""
+        """Whether the step is not given."""
         return self.lr is None
 
     def check(self) -> None:
@@ -52,11 +51,11 @@ class Tracked(Implicit):
         values.positive("lr", self.lr, of="Tracked", none="chosen and kept up to date")
         values.whole("steps", self.steps, of="Tracked")
 
-    def init(self, task: TaskView, x: Any, y: Any, sample: UpperSample) -> LinearSolution:
+    def init(self, task: TaskView, x: Tree, y: Tree, sample: UpperSample) -> LinearSolution:
         """Starts from zero."""
         return LinearSolution(zeros_like(y))
 
-    def prepare(self, task: TaskView, x: Any, y: Any, state: LinearSolution, sample: UpperSample) -> LinearSolution:
+    def prepare(self, task: TaskView, x: Tree, y: Tree, state: LinearSolution, sample: UpperSample) -> LinearSolution:
         """Steps on the quadratic 1/2 v'Av - f_y'v."""
         right = upper_gradient(task, x, y, sample)
         lr = self.lr
@@ -64,7 +63,7 @@ class Tracked(Implicit):
             assert task.curvature is not None
             lr = rate_from(task.curvature)
 
-        def move(q: jax.Array, v: Any) -> Any:
+        def move(q: jax.Array, v: Tree) -> Tree:
             rows = task.draw(jax.random.fold_in(sample.key, q))
             residual = optax.tree.sub(right, hessian_product(task.lower, x, y, v, rows))
             return step_towards(v, residual, lr)

@@ -29,7 +29,7 @@ Oracle: TypeAlias = Callable[[PointT, Sample], tuple[Value, Extra]]
 
 
 class Memory(NamedTuple, Generic[Value, PointT]):
-    """What a tracker carries: a value, and the point it was taken at."""
+    """State of a tracker: a value, and the point at which it was taken."""
 
     value: Value
     point: PointT
@@ -37,7 +37,7 @@ class Memory(NamedTuple, Generic[Value, PointT]):
 
 
 class Update(NamedTuple, Generic[Value, Extra, PointT]):
-    """What a tracker returns: the new value, what else the oracle returned at the new point, and the new memory."""
+    """Output of a tracker: the new value, the oracle's other output at the new point, and the new state."""
 
     value: Value
     extra: Extra

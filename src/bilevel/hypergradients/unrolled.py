@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 
 from bilevel._core.module import part
+from bilevel._core.types import Tree
 from bilevel.hypergradients.hypergradient import Hypergradient
 from bilevel.problem.group import TaskView, UpperSample
 
@@ -27,7 +27,7 @@ class Unrolled(Hypergradient):
 
     needs_replay = True
 
-    def surrogate(self, task: TaskView, x: Any, y: Any, state: Any, sample: UpperSample) -> jax.Array:
+    def surrogate(self, task: TaskView, x: Tree, y: Tree, state: Tree, sample: UpperSample) -> jax.Array:
         """f(x, replay(x))."""
         if task.replay is None:
             raise ValueError("Unrolled needs lower steps to replay, and this solver takes none before it moves x.")
@@ -44,6 +44,6 @@ class Direct(Hypergradient):
 
     gradient_error = math.inf
 
-    def surrogate(self, task: TaskView, x: Any, y: Any, state: Any, sample: UpperSample) -> jax.Array:
+    def surrogate(self, task: TaskView, x: Tree, y: Tree, state: Tree, sample: UpperSample) -> jax.Array:
         """f(x, y)."""
         return task.upper(x, y, sample.upper)

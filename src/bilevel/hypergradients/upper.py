@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from bilevel._core.types import T, Tree
 from bilevel.hypergradients.hypergradient import Hypergradient
 from bilevel.lower.steps import LowerSteps, Replay
 from bilevel.problem.group import TaskView, UpperSample
@@ -22,56 +23,56 @@ from bilevel.problem.problem import Problem
 
 
 class Point(NamedTuple):
-    """All that the upper level depends on besides the sample.
+    """Everything but the sample that the upper level depends on.
 
     A tracker evaluates one oracle at two points on one sample, so that the weights and the estimator's state of each
     time belong to the point too: otherwise its recursion does not telescope.
     """
 
-    x: Any
-    y: PerTask[Any]
+    x: Tree
+    y: PerTask[Tree]
     weights: jax.Array
-    v: PerTask[Any]  # what the estimator carries: for most, an estimate of A^-1 f_y
+    v: PerTask[Tree]  # what the estimator carries: for most, an estimate of A^-1 f_y
     curvature: PerTask[jax.Array] | None = None  # of the lower problems, where a solver keeps it
 
 
 class Evaluation(NamedTuple):
     """The upper level at one point."""
 
-    direction: Any
+    direction: Tree
     losses: jax.Array  # f_i(x, y_i) on the sample, in the order of the tasks
-    v: PerTask[Any]  # what the estimator carries on
+    v: PerTask[Tree]  # what the estimator carries on
 
 
 class Residuals(NamedTuple):
     """f_y - A v_i of every task: the residual of its linear system."""
 
     evaluation: Evaluation
-    of_v: PerTask[Any]
+    of_v: PerTask[Tree]
 
 
 class Upper(NamedTuple):
-    """How the upper level of a problem is evaluated."""
+    """Evaluates the upper level of a problem."""
 
     problem: Problem
     hypergradient: Hypergradient
     replay: Replay | None = None  # the lower steps just taken, for estimators that need them
 
-    def _each(self, function: Callable[..., Any], curvature: PerTask[jax.Array] | None, *arguments: Any) -> PerTask:
+    def _each(self, function: Callable[..., T], curvature: PerTask[jax.Array] | None, *arguments: Tree) -> PerTask[T]:
         replay = self.replay
 
-        def lent(task: TaskView, curvature: jax.Array | None, steps: LowerSteps | None, *arguments: Any) -> Any:
+        def lent(task: TaskView, curvature: jax.Array | None, steps: LowerSteps | None, *arguments: Tree) -> Tree:
             again = None if replay is None or steps is None else functools.partial(_retaken, task, replay, steps)
             return function(task._replace(curvature=curvature, replay=again), *arguments)
 
         return self.problem.each(lent, curvature, None if replay is None else replay.steps, *arguments)
 
-    def init(self, point: Point, samples: PerTask[UpperSample]) -> PerTask[Any]:
+    def init(self, point: Point, samples: PerTask[UpperSample]) -> PerTask[Tree]:
         """The estimator's first state; that of the point is not used."""
         first = lambda task, y, s: self.hypergradient.init(task, point.x, y, s)  # noqa: E731
         return self._each(first, point.curvature, point.y, samples)
 
-    def prepare(self, point: Point, samples: PerTask[UpperSample]) -> PerTask[Any]:
+    def prepare(self, point: Point, samples: PerTask[UpperSample]) -> PerTask[Tree]:
         """The estimator's state at a new point."""
         move = lambda task, y, v, s: self.hypergradient.prepare(task, point.x, y, v, s)  # noqa: E731
         return self._each(move, point.curvature, point.y, point.v, samples)
@@ -93,7 +94,7 @@ class Upper(NamedTuple):
         weighted = lambda x, y: self._weighted(point._replace(x=x, y=y), weights, samples)  # noqa: E731
         (direction, slopes), losses = jax.grad(weighted, argnums=(0, 1), has_aux=True)(point.x, point.y)
 
-        def unweighted(slope: Any, weight: jax.Array) -> Any:
+        def unweighted(slope: Tree, weight: jax.Array) -> Tree:
             return jax.tree.map(lambda s: (s / weight).astype(s.dtype), slope)
 
         residuals = for_tasks(unweighted, slopes, self.problem.split(weights))
@@ -117,6 +118,6 @@ class Upper(NamedTuple):
         return jnp.vdot(weights.astype(losses.dtype), losses), losses
 
 
-def _retaken(task: TaskView, replay: Replay, steps: LowerSteps, x: Any) -> Any:
+def _retaken(task: TaskView, replay: Replay, steps: LowerSteps, x: Tree) -> Tree:
     """y after the lower steps just taken, as a function of x."""
     return steps.take(task, replay.rule, replay.length, x)[0]

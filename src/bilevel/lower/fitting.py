@@ -12,34 +12,35 @@ product with A.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from bilevel._core.linear import hessian_product
+from bilevel._core.types import Tree
 from bilevel.problem.group import TaskView
 
 
 class Place(NamedTuple):
-    """Where the fit of one task is."""
+    """State of the fit of one task."""
 
-    y: Any
+    y: Tree
     value: jax.Array
-    slope: Any
-    along: Any
+    slope: Tree
+    along: Tree
     scale: jax.Array  # of the next step
 
 
-def fitted(task: TaskView, x: Any, y: Any, steps: int | jax.Array) -> Any:
+def fitted(task: TaskView, x: Tree, y: Tree, steps: int | jax.Array) -> Tree:
     """y after some steps with x as it is; g_i(x, y) on all rows is not larger than before."""
     value_and_slope = jax.value_and_grad(lambda y: task.lower(x, y, None))
 
-    def dot(a: Any, b: Any) -> jax.Array:
+    def dot(a: Tree, b: Tree) -> jax.Array:
         return jnp.asarray(optax.tree.vdot(a, b))
 
-    def one(_: Any, at: Place) -> Place:
+    def one(_: object, at: Place) -> Place:
         image = hessian_product(task.lower, x, at.y, at.along, None)
         bend = dot(at.along, image)
         # Where g bends down, as if it bent up as much.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,17 +10,18 @@ import optax
 
 from bilevel._core import values
 from bilevel._core.module import part
+from bilevel._core.types import Scalar, Tree
 from bilevel.lower.solver import Lower, Solved, tolerance
 from bilevel.problem.group import TaskView
 
 
 class Place(NamedTuple):
-    """Where the method is."""
+    """State of the method."""
 
     step: jax.Array
-    y: Any
-    before: Any
-    optimiser: Any
+    y: Tree
+    before: Tree
+    optimiser: optax.OptState
     move: jax.Array  # the length of the last one
 
 
@@ -43,7 +44,7 @@ class LBFGS(Lower):
         values.whole("memory", self.memory, of="LBFGS")
         values.whole("steps", self.steps, of="LBFGS")
 
-    def solve(self, task: TaskView, x: Any, y: Any, accuracy: Any = None) -> Solved:
+    def solve(self, task: TaskView, x: Tree, y: Tree, accuracy: Scalar | None = None) -> Solved:
         """Minimises g_i(x, .) from y until its quasi-Newton steps are short."""
         rule = optax.lbfgs(memory_size=self.memory)
         loss = lambda y: task.lower(x, y, None)  # noqa: E731

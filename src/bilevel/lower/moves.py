@@ -15,7 +15,7 @@ Reference: Marquardt, "An algorithm for least-squares estimation of nonlinear pa
 from __future__ import annotations
 
 import abc
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from jax.flatten_util import ravel_pytree
 
 from bilevel._core import dense
 from bilevel._core.module import part
+from bilevel._core.types import Tree
 from bilevel.lower.solver import tolerance
 from bilevel.problem.group import TaskView
 from bilevel.problem.per_task import PerTask
@@ -36,16 +37,16 @@ class Move(abc.ABC):
 
     needs_curvature: bool = False  # whether its rate is one over the curvature L_i, which the solver then follows
 
-    def init(self, y: Any) -> Any:
-        """What is known of a lower problem before the first step."""
+    def init(self, y: Tree) -> Tree:
+        """The model of a lower problem before the first step."""
         return ()
 
-    def learn(self, task: TaskView, x: Any, y: Any, sample: Sample, known: Any, moved: jax.Array) -> Any:
-        """What is known after a look at a batch; `moved` is how far x went in the last step, relative to its size."""
+    def learn(self, task: TaskView, x: Tree, y: Tree, sample: Sample, known: Tree, moved: jax.Array) -> Tree:
+        """The model after a batch; `moved` is the length of x's last step, relative to the size of x."""
         return known
 
     @abc.abstractmethod
-    def apply(self, known: Any, vector: Any) -> Any:
+    def apply(self, known: Tree, vector: Tree) -> Tree:
         """The step at rate 1, shaped as y."""
 
 
@@ -55,13 +56,13 @@ class Gradient(Move):
 
     needs_curvature = True
 
-    def apply(self, known: Any, vector: Any) -> Any:
+    def apply(self, known: Tree, vector: Tree) -> Tree:
         """The vector."""
         return vector
 
 
 class Running(NamedTuple):
-    """What is known of one lower problem."""
+    """Model of one lower problem."""
 
     A: jax.Array
     looks: jax.Array
@@ -77,13 +78,13 @@ class RunningHessian(Move):
     sees all rows, s = 1 and the diagonal stays as it is.
     """
 
-    def init(self, y: Any) -> Running:
-        """Nothing."""
+    def init(self, y: Tree) -> Running:
+        """No model."""
         flat, _ = ravel_pytree(y)
         zero = jnp.zeros((), flat.dtype)
         return Running(jnp.zeros((flat.size, flat.size), flat.dtype), jnp.zeros((), jnp.int32), zero)
 
-    def learn(self, task: TaskView, x: Any, y: Any, sample: Sample, known: Running, moved: jax.Array) -> Running:
+    def learn(self, task: TaskView, x: Tree, y: Tree, sample: Sample, known: Running, moved: jax.Array) -> Running:
         """The mean with one more batch."""
         flat, unravel = ravel_pytree(y)
         own = jax.hessian(lambda flat: task.lower(x, unravel(flat), sample))(flat)
@@ -93,7 +94,7 @@ class RunningHessian(Move):
         share = jnp.maximum(1 / looks, 2 * moved).astype(flat.dtype)
         return Running(known.A + share * (own - known.A), looks, jnp.asarray(RAISED, flat.dtype))
 
-    def apply(self, known: Running, vector: Any) -> Any:
+    def apply(self, known: Running, vector: Tree) -> Tree:
         """The step; where A is not positive definite, the vector over a bound of |A|."""
         flat, unravel = ravel_pytree(vector)
         bound = jnp.max(jnp.sum(jnp.abs(known.A), axis=1))
@@ -103,7 +104,7 @@ class RunningHessian(Move):
         return unravel(jnp.where(jnp.all(jnp.isfinite(step)), step, flat / bound))
 
 
-def suited(y: PerTask[Any]) -> Move:
+def suited(y: PerTask[Tree]) -> Move:
     """`RunningHessian` where y is so small that all tasks' systems are solved at once by plain operations.
 
     >>> import jax.numpy as jnp

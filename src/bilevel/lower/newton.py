@@ -15,7 +15,7 @@ Near y* the step d is the distance to it, which tells when to stop and how well 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from jax.flatten_util import ravel_pytree
 from bilevel._core import dense, values
 from bilevel._core.linear import hessian_product
 from bilevel._core.module import part
+from bilevel._core.types import Scalar, Tree
 from bilevel.lower.solver import Lower, Solved, tolerance
 from bilevel.problem.group import TaskView
 from bilevel.problem.per_task import PerTask
@@ -34,7 +35,7 @@ SUFFICIENT = 1e-4  # the fraction of the predicted decrease that a step must ach
 
 
 class Place(NamedTuple):
-    """Where Newton's method is; y is flat."""
+    """State of Newton's method; y is flat."""
 
     step: jax.Array
     y: jax.Array
@@ -65,7 +66,7 @@ class Newton(Lower):
         values.whole("dense", self.dense, least=0, of="Newton")
         values.whole("steps", self.steps, of="Newton")
 
-    def solve(self, task: TaskView, x: Any, y: Any, accuracy: Any = None) -> Solved:
+    def solve(self, task: TaskView, x: Tree, y: Tree, accuracy: Scalar | None = None) -> Solved:
         """Minimises g_i(x, .) from y."""
         flat, unravel = ravel_pytree(y)
         evaluate = jax.value_and_grad(lambda flat: task.lower(x, unravel(flat), None))
@@ -104,13 +105,13 @@ class Newton(Lower):
         return Solved(unravel(end.y), unravel(end.before), end.error, converged, end.passes)
 
     @classmethod
-    def suited(cls, y: PerTask[Any]) -> Newton:
+    def suited(cls, y: PerTask[Tree]) -> Newton:
         """Factorises Hessians where those of all tasks have no more than `DENSE_TOTAL` numbers."""
         groups = [jax.tree.leaves(group) for group in y]
         numbers = sum(own[0].shape[0] * _size(own) ** 2 for own in groups if _size(own) <= cls.dense)
         return cls() if numbers <= DENSE_TOTAL else cls(dense=0)
 
-    def factorises(self, y: PerTask[Any]) -> bool:
+    def factorises(self, y: PerTask[Tree]) -> bool:
         """Whether it does, for all tasks."""
         return max(_size(jax.tree.leaves(group)) for group in y) <= self.dense
 

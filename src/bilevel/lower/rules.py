@@ -46,7 +46,7 @@ def needs_value(rule: Rule) -> bool:
 
 
 def reduction(state: optax.OptState) -> ArrayLike:
-    """What plateaus have multiplied the rate by so far; 1 for a rule that watches none."""
+    """The factor that plateaus have applied to the rate so far; 1 for a rule that does not watch the loss."""
     found = [s for s in jax.tree.leaves(state, is_leaf=lambda s: isinstance(s, _Reduced)) if isinstance(s, _Reduced)]
     return found[0].scale if found else 1.0
 

@@ -6,11 +6,12 @@ lower_gradients    grad_y g_i(x, y_i)
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import optax
 
+from bilevel._core.types import Tree
 from bilevel.lower.rules import Rule, update
 from bilevel.problem.group import TaskView
 from bilevel.problem.per_task import PerTask, fields_of, for_groups
@@ -21,12 +22,12 @@ from bilevel.problem.sources import Sample
 class LowerSteps(NamedTuple):
     """The lower steps of one task: all that is needed to take them again."""
 
-    y: Any  # before the steps
+    y: Tree  # before the steps
     optimiser: optax.OptState  # before the steps
     rate: jax.Array
     samples: Sample  # one for each step
 
-    def take(self, task: TaskView, rule: Rule, count: int, x: Any) -> tuple[Any, optax.OptState]:
+    def take(self, task: TaskView, rule: Rule, count: int, x: Tree) -> tuple[Tree, optax.OptState]:
         """y and the optimiser's state after the steps."""
         transformation = rule(self.rate)
 
@@ -61,7 +62,7 @@ def first_of(samples: PerTask[Sample]) -> PerTask[Sample]:
     return jax.tree.map(lambda s: s[:, 0], samples)
 
 
-def descend(problem: Problem, x: Any, replay: Replay) -> tuple[PerTask[Any], PerTask[optax.OptState]]:
+def descend(problem: Problem, x: Tree, replay: Replay) -> tuple[PerTask[Tree], PerTask[optax.OptState]]:
     """y and its optimisers after the lower steps of all tasks."""
     y, optimisers = fields_of(
         problem.each(lambda task, steps: steps.take(task, replay.rule, replay.length, x), replay.steps)
@@ -69,13 +70,13 @@ def descend(problem: Problem, x: Any, replay: Replay) -> tuple[PerTask[Any], Per
     return y, optimisers
 
 
-def lower_gradients(problem: Problem, x: Any, y: PerTask[Any], samples: PerTask[Sample] | None) -> PerTask[Any]:
+def lower_gradients(problem: Problem, x: Tree, y: PerTask[Tree], samples: PerTask[Sample] | None) -> PerTask[Tree]:
     """grad_y g_i(x, y_i) of all tasks; samples None = all the data."""
     return problem.each(lambda task, y, s: jax.grad(task.lower, argnums=1)(x, y, s), y, samples)
 
 
 def steps_of(
-    y: PerTask[Any], optimiser: PerTask[optax.OptState], rate: PerTask[jax.Array], samples: PerTask[Sample]
+    y: PerTask[Tree], optimiser: PerTask[optax.OptState], rate: PerTask[jax.Array], samples: PerTask[Sample]
 ) -> PerTask[LowerSteps]:
     """The lower steps of all tasks, from their parts."""
     return for_groups(LowerSteps, y, optimiser, rate, samples)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import optax
 
 from bilevel._core import pytrees, values
 from bilevel._core.module import leaf, part
+from bilevel._core.types import Tree
 
 __all__ = ["Ball", "Box", "Constraint", "NonNegative", "Product", "Simplex", "Unconstrained"]
 
@@ -80,8 +81,8 @@ class Box(Constraint):
     [0.0, 0.5, 1.0]
     """
 
-    lower: Any = leaf()
-    upper: Any = leaf()
+    lower: Tree = leaf()
+    upper: Tree = leaf()
 
     def check(self, x: object) -> None:
         """lower <= upper in every entry."""
@@ -105,7 +106,7 @@ class Ball(Constraint):
     """
 
     radius: float = leaf()
-    center: Any = leaf(default=None)
+    center: Tree = leaf(default=None)
 
     def check(self, x: object) -> None:
         """radius > 0."""
@@ -140,11 +141,11 @@ class Simplex(Constraint):
         return jax.tree.map(lambda p, a: p.astype(a.dtype), projected, x)
 
 
-def _dtype(x: Any) -> jnp.dtype:
+def _dtype(x: Tree) -> jnp.dtype:
     return jnp.dtype(optax.tree.dtype(x))
 
 
-def _like(x: Any, bound: Any) -> Any:
+def _like(x: Tree, bound: Tree) -> Tree:
     """A bound as a pytree like x: a number stands for every entry."""
     if jax.tree.structure(bound) == jax.tree.structure(0.0) and jnp.ndim(bound) == 0:
         return optax.tree.full_like(x, bound)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 
 from bilevel._core import pytrees, values
+from bilevel._core.types import Data, Tree
 from bilevel.problem.sources import Generator
 from bilevel.problem.task import Task, TaskStack, as_list
 
 FOLD = re.compile(r"(?P<task>.*), fold (?P<fold>\d+) of \d+", re.DOTALL)
 
 
-def cross_fit(tasks: Any, folds: int = 3, seed: int = 0) -> list[Task | TaskStack]:
+def cross_fit(tasks: object, folds: int = 3, seed: int = 0) -> list[Task | TaskStack]:
     """K tasks for each task, "clinic A, fold 1 of 3": fold k validates on the k-th part of the rows.
 
     The rows are a task's training and validation rows, pooled and shuffled; fold k trains on all other parts. So every
@@ -64,7 +64,7 @@ def names_of(task: Task | TaskStack, first: int) -> list[str]:
     return [f"task {first}" if task.name is None else task.name]
 
 
-def whole_name(name: Any) -> tuple[str, int]:
+def whole_name(name: object) -> tuple[str, int]:
     """The name of a task before it was cross-fitted, and which fold this one is, from 1; 0 for no fold.
 
     >>> whole_name("clinic A, fold 2 of 3"), whole_name("clinic B")
@@ -74,7 +74,7 @@ def whole_name(name: Any) -> tuple[str, int]:
     return (found["task"], int(found["fold"])) if found else (name, 0)
 
 
-def pooled(owner: str, task: Task | TaskStack, roles: Sequence[str], name: str) -> Any:
+def pooled(owner: str, task: Task | TaskStack, roles: Sequence[str], name: str) -> Tree:
     """All rows of these roles, one after the other."""
     axis = int(isinstance(task, TaskStack))
     given = {role: getattr(task, role) for role in roles if getattr(task, role, None) is not None}
@@ -95,7 +95,7 @@ def pooled(owner: str, task: Task | TaskStack, roles: Sequence[str], name: str) 
     return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *arrays.values())
 
 
-def parts(rows: Any, folds: int, seed: Any, axis: int, name: str) -> Iterator[tuple[Any, Any]]:
+def parts(rows: Data, folds: int, seed: int | Sequence[int], axis: int, name: str) -> Iterator[tuple[Data, Data]]:
     """For each fold, all other rows and its own; shuffled."""
     count = jax.tree.leaves(rows)[0].shape[axis]
     if count < folds:

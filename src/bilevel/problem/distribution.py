@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
 from bilevel._core import pytrees, values
 from bilevel._core.module import part
+from bilevel._core.types import Tree
 from bilevel.problem.per_task import Names
 from bilevel.problem.sources import Batch, Generator
 from bilevel.problem.task import ROLES, Task, TaskStack
@@ -18,7 +19,7 @@ from bilevel.problem.task import ROLES, Task, TaskStack
 if TYPE_CHECKING:
     from bilevel.problem.problem import Problem
 
-Rows = Callable[[Any, jax.Array, int], Batch]  # of (parameters, key, size)
+RowSampler = Callable[[Tree, jax.Array, int], Batch]  # of (parameters, key, size)
 STEPPED = ("train", "validation")  # the roles that a step sees
 OWN_KEYS = 2**31  # folded into a seed, so that tasks of `sample` are not those of a run with this seed
 
@@ -59,11 +60,11 @@ class TaskDistribution:
     1000
     """
 
-    draw: Callable[[jax.Array], Any]
-    train: Rows
-    validation: Rows
-    selection: Rows | None = None
-    test: Rows | None = None
+    draw: Callable[[jax.Array], Tree]
+    train: RowSampler
+    validation: RowSampler
+    selection: RowSampler | None = None
+    test: RowSampler | None = None
     evaluation: int = 256
     rows: int = 1000
     seed: int = 0
@@ -88,8 +89,8 @@ class TaskDistribution:
                 "task, a pytree of arrays."
             )
 
-    def parameters(self, key: jax.Array, count: int) -> Any:
-        """Those of `count` tasks, on a leading axis."""
+    def parameters(self, key: jax.Array, count: int) -> Tree:
+        """The parameters of `count` tasks, on a leading axis."""
         return jax.tree.map(jnp.asarray, jax.vmap(self.draw)(jax.random.split(key, count)))
 
     def sample(self, count: int, seed: int) -> TaskStack:
@@ -103,7 +104,7 @@ class TaskDistribution:
         return Task.stack(train=train, validation=validation, selection=selection, test=test)
 
     def fresh(self, problem: Problem, key: jax.Array, count: int) -> Problem:
-        """The same problem with `count` new tasks, and these only."""
+        """The problem with `count` new tasks, and no others."""
         (group,) = problem.groups
         own = self.parameters(key, count)
         rows = {role: dataclasses.replace(getattr(group, role), parameters=own) for role in STEPPED}

@@ -1,4 +1,4 @@
-"""What is wrong with a problem at a starting point: one list of checks, each of which yields findings.
+"""Checks of a problem at a starting point. Each check yields findings.
 
 `solve` raises the first fault, before any long work; `check_problem` lists them all.
 """
@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
+from bilevel._core.types import Data, Tree
 from bilevel.problem import row_means
 from bilevel.problem.constraints import Constraint
 from bilevel.problem.group import Group
@@ -28,7 +29,7 @@ LEVELS = ("upper", "lower")
 COLUMNS = 5  # of data with NaN, that are named
 
 
-def at_start(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[ProblemFinding]:
+def at_start(problem: BaseProblem, x: Tree, y: PerTask[Tree]) -> Iterator[ProblemFinding]:
     """Data, constraint and objectives at the starting point: what every run needs. Of rows in files, some are read."""
     problem, y = problem.glimpse(y)
     yield from in_values(problem, x, y)
@@ -45,7 +46,7 @@ def raise_first(found: Iterable[ProblemFinding]) -> None:
             warnings.warn(str(finding), stacklevel=2)
 
 
-def in_batches(problem: BaseProblem, x: Any, y: PerTask[Any], harmless: bool = True) -> Iterator[ProblemFinding]:
+def in_batches(problem: BaseProblem, x: Tree, y: PerTask[Tree], harmless: bool = True) -> Iterator[ProblemFinding]:
     """Losses that are not means over rows, of groups whose tasks have equal sizes: wrong where batches are drawn.
 
     Without those that are `harmless`, ordinary losses on all the data cost no time.
@@ -68,7 +69,7 @@ def _pairs(problem: BaseProblem, equal_sizes: bool) -> list[Pair]:
 # ------------------------------------------------------------------ numbers
 
 
-def in_values(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[ProblemFinding]:
+def in_values(problem: BaseProblem, x: Tree, y: PerTask[Tree]) -> Iterator[ProblemFinding]:
     """NaN and infinity in x, data and y, task by task."""
     if not _finite(x):
         yield ProblemFinding("x has NaN or infinity", "it needs finite numbers")
@@ -89,7 +90,7 @@ def in_values(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Problem
                     )
 
 
-def _where_not_finite(data: Any) -> str:
+def _where_not_finite(data: Data) -> str:
     """How many numbers of a task's rows are not finite, in which columns, and the first row."""
     said = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(data):
@@ -105,7 +106,7 @@ def _where_not_finite(data: Any) -> str:
     return "; ".join(said)
 
 
-def _finite(values: Any) -> bool:
+def _finite(values: Tree) -> bool:
     """Whether all numbers are finite; what is traced cannot be looked at."""
     return pytrees.is_traced(values) or pytrees.is_finite(values)
 
@@ -118,11 +119,11 @@ def _name(problem: BaseProblem, group: Group, k: int) -> str:
 
 
 @jax.jit
-def _project(constraint: Constraint, point: Any) -> Any:
+def _project(constraint: Constraint, point: Tree) -> Tree:
     return constraint.project(point)
 
 
-def in_constraint(argument: str, constraint: Constraint, name: str, point: Any) -> Iterator[ProblemFinding]:
+def in_constraint(argument: str, constraint: Constraint, name: str, point: Tree) -> Iterator[ProblemFinding]:
     """A constraint that does not fit a point, or a point that does not lie in it."""
     what = f"{argument} {constraint} does not fit {name}, which is {pytrees.describe(point)}"
     try:
@@ -162,7 +163,7 @@ class _Losses(NamedTuple):
 
 # Run once, so that compiling it is what takes time; without any optimisation large data would take longer still.
 @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
-def _losses(problem: BaseProblem, x: Any, y: PerTask[Any]) -> _Losses:
+def _losses(problem: BaseProblem, x: Tree, y: PerTask[Tree]) -> _Losses:
     """f and g of every task on all the data, which is an argument: as a constant it would take seconds to compile."""
 
     def level(name: str) -> PerTask[jax.Array]:
@@ -172,7 +173,7 @@ def _losses(problem: BaseProblem, x: Any, y: PerTask[Any]) -> _Losses:
     return _Losses(level("upper"), level("lower"))
 
 
-def in_losses(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[ProblemFinding]:
+def in_losses(problem: BaseProblem, x: Tree, y: PerTask[Tree]) -> Iterator[ProblemFinding]:
     """Losses that fail, are not one real number, are not finite, or are not means over rows where tasks need it."""
     wrong = [f for g, y_g in zip(problem.groups, y, strict=True) for f in _in_shapes(problem, g, x, y_g)]
     yield from wrong
@@ -196,8 +197,8 @@ def in_losses(problem: BaseProblem, x: Any, y: PerTask[Any]) -> Iterator[Problem
     yield from row_means.in_rows(problem, x, y, _pairs(problem, equal_sizes=False))
 
 
-def _in_shapes(problem: BaseProblem, group: Group, x: Any, y: Any) -> Iterator[ProblemFinding]:
-    """What the functions of a group return, found by tracing them; nothing is computed."""
+def _in_shapes(problem: BaseProblem, group: Group, x: Tree, y: Tree) -> Iterator[ProblemFinding]:
+    """Checks the outputs of a group's functions by tracing; nothing is computed."""
     levels = [(getattr(group, level), group.source(level), problem.calls[level]) for level in LEVELS]
     for role in ("selection", "test"):
         if getattr(group, role) is not None:
@@ -206,11 +207,11 @@ def _in_shapes(problem: BaseProblem, group: Group, x: Any, y: Any) -> Iterator[P
     for function, source, call in levels:
         what = f"{call} of task {_name(problem, group, 0)!r}"
 
-        def on_one_row(source: Source = source, function: Any = function) -> Any:
+        def on_one_row(source: Source = source, function: Callable = function) -> Tree:
             take = lambda s, y: function(x, y, s.take(s.draw(jax.random.key(0), 1)))  # noqa: E731
             return jax.vmap(take, in_axes=(source.axes, 0), axis_size=group.size)(source, y)
 
-        def on_all(source: Source = source, function: Any = function) -> Any:
+        def on_all(source: Source = source, function: Callable = function) -> Tree:
             return group.losses(function, source, x, y)
 
         try:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
 from bilevel._core.module import leaf, part
+from bilevel._core.types import Objective, T, Tree
 from bilevel.problem.on_devices import Placement, each_task, own_rows, parts_of, rows_of
 from bilevel.problem.sources import Sample, Source
 
-Objective = Callable[[Any, Any, Any], jax.Array]  # of (x, y, batch)
-
 
 class UpperSample(NamedTuple):
-    """What an evaluation of the upper level draws: rows for f, rows for g, and a key for whatever else."""
+    """Sample of an evaluation of the upper level: rows for f, rows for g, and a key for other draws."""
 
     upper: Sample
     lower: Sample
@@ -26,14 +25,14 @@ class UpperSample(NamedTuple):
 class TaskView(NamedTuple):
     """One task, as estimators see it (inside `vmap`)."""
 
-    upper: Callable[[Any, Any, Sample], jax.Array]  # f_i(x, y, sample)
-    lower: Callable[[Any, Any, Sample], jax.Array]  # g_i(x, y, sample)
+    upper: Callable[[Tree, Tree, Sample], jax.Array]  # f_i(x, y, sample)
+    lower: Callable[[Tree, Tree, Sample], jax.Array]  # g_i(x, y, sample)
     train: Source
     validation: Source
     lower_batch: int | None
     upper_batch: int | None
     curvature: jax.Array | None = None  # the largest curvature of g_i in y, where the solver keeps it
-    replay: Callable[[Any], Any] | None = None  # the lower steps just taken, as a function of x
+    replay: Callable[[Tree], Tree] | None = None  # the lower steps just taken, as a function of x
 
     def draw(self, key: jax.Array) -> Sample:
         """A fresh lower sample."""
@@ -56,7 +55,7 @@ class Group:
     selection: Source | None = leaf()
     test: Source | None = leaf()
     ids: jax.Array = leaf()  # the place of each task in the problem; on every device
-    y: Any = leaf(default=None)  # starting points, stacked, where the tasks have them
+    y: Tree = leaf(default=None)  # starting points, stacked, where the tasks have them
     lower_batch: int | None = None
     upper_batch: int | None = None
     on: Placement | None = None  # the devices that the tasks are on; None = one
@@ -67,7 +66,7 @@ class Group:
         return self.ids.shape[0]
 
     def source(self, level: str) -> Source:
-        """Where the rows of a level are: validation rows for "upper", training rows for "lower"."""
+        """The rows of a level: validation rows for "upper", training rows for "lower"."""
         return self.validation if level == "upper" else self.train
 
     def equal_sizes(self, level: str) -> bool:
@@ -75,13 +74,13 @@ class Group:
         held_out = [s for s in (self.selection, self.test) if s is not None] if level == "upper" else []
         return all(source.equal_sizes for source in (self.source(level), *held_out))
 
-    def each(self, function: Callable[..., Any], *arguments: Any, block: int | None = None) -> Any:
+    def each(self, function: Callable[..., T], *arguments: Tree, block: int | None = None) -> T:
         """`function(task, *arguments)` for every task; the arguments are stacked, what it closes over is shared.
 
         With a `block`, so many tasks at a time, where very many are looked at once.
         """
 
-        def one(train: Source, validation: Source, *arguments: Any) -> Any:
+        def one(train: Source, validation: Source, *arguments: Tree) -> T:
             return function(self.view(train, validation), *arguments)
 
         axes = (self.train.axes, self.validation.axes, *(0 for _ in arguments))
@@ -99,14 +98,14 @@ class Group:
         )
 
     def chosen(self, index: jax.Array) -> Group:
-        """Only the tasks at these places of the group, which may be traced; without starts and held-out rows.
+        """The group of the tasks at these places, which may be traced, without starts and held-out rows.
 
         Of a group that is spread over devices, equally many of each, which stand together: they stay where they are.
         """
         return self._chosen(index, ("train", "validation"))
 
     def chosen_whole(self, index: jax.Array) -> Group:
-        """The same with their held-out rows, for an evaluation."""
+        """`chosen` with held-out rows, for an evaluation."""
         return self._chosen(index, ("train", "validation", "selection", "test"))
 
     def _chosen(self, index: jax.Array, roles: tuple[str, ...]) -> Group:
@@ -116,7 +115,7 @@ class Group:
         return dataclasses.replace(self, **few, ids=self.ids[index], y=None)
 
     def in_memory(self) -> Group:
-        """The same with the rows of a loader in memory."""
+        """The group with the rows of a loader read into memory."""
         return dataclasses.replace(self, **self.train.roles_in_memory())
 
     def keys(self, key: jax.Array) -> jax.Array:
@@ -131,10 +130,10 @@ class Group:
         """The samples of one evaluation of the upper level, for every task."""
         return self.each(lambda task, k: task.draw_upper(k), self.keys(key))
 
-    def losses(self, objective: Objective, source: Source, x: Any, y: Any) -> jax.Array:
+    def losses(self, objective: Objective, source: Source, x: Tree, y: Tree) -> jax.Array:
         """An objective, f or g, on all the data of a source, for every task."""
 
-        def one(source: Source, y: Any) -> jax.Array:
+        def one(source: Source, y: Tree) -> jax.Array:
             return source.average(lambda batch: objective(x, y, batch))
 
         return each_task(one, (source.axes, 0), self.size, self.on, self.block(source))(source, y)

@@ -1,15 +1,17 @@
-"""Where a run starts: x as arrays, and one y per task, from whatever form the user gave."""
+"""Starting points of a run: x as arrays, and one y per task, from any form that the user gave."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import KeyPath
 
 from bilevel._core import pytrees
+from bilevel._core.types import Tree
 from bilevel.problem.group import Group
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.task import Task
@@ -25,10 +27,10 @@ STATE = (
 )
 
 
-def arrays(point: Any, name: str) -> Any:
+def arrays(point: Tree, name: str) -> Tree:
     """A pytree of floating arrays, and of functions where it is a model; or a clear error."""
 
-    def convert(path: Any, value: Any) -> jax.Array:
+    def convert(path: KeyPath, value: Tree) -> jax.Array:
         where = f"{name}{jax.tree_util.keystr(path)}"
         try:
             array = jnp.asarray(value)
@@ -50,7 +52,7 @@ def arrays(point: Any, name: str) -> Any:
     return jax.tree_util.tree_map_with_path(convert, held)
 
 
-def _check_all_is_trained(point: Any, name: str) -> None:
+def _check_all_is_trained(point: Tree, name: str) -> None:
     """A TypeError where a model of Flax NNX holds floating numbers that steps of x would move and must not."""
     own = jax.tree_util.tree_leaves_with_path(point, is_leaf=lambda node: type(node).__name__ in UNTRAINED)
     for path, node in own:
@@ -59,8 +61,8 @@ def _check_all_is_trained(point: Any, name: str) -> None:
             raise TypeError(f"{name}{jax.tree_util.keystr(path)} is a {kind}, which is not trained. {STATE}")
 
 
-def _of_torch(value: Any) -> str:
-    """What to do with a module of PyTorch, which JAX cannot differentiate."""
+def _of_torch(value: Tree) -> str:
+    """Advice for a module of PyTorch, which JAX cannot differentiate."""
     if not hasattr(value, "named_parameters"):
         return ""
     return (
@@ -69,7 +71,7 @@ def _of_torch(value: Any) -> str:
     )
 
 
-def lower_points(problem: BaseProblem, y: Any, key: jax.Array) -> PerTask[Any]:
+def lower_points(problem: BaseProblem, y: Tree, key: jax.Array) -> PerTask[Tree]:
     """Every task's y.
 
     y is None (each task has its own), one pytree for all tasks, a mapping from task name to y, or a function of
@@ -87,7 +89,7 @@ def lower_points(problem: BaseProblem, y: Any, key: jax.Array) -> PerTask[Any]:
     )
 
 
-def check_common(y: Any, names: Sequence[str]) -> None:
+def check_common(y: Tree, names: Sequence[str]) -> None:
     """Tasks of a distribution start at one point, as none of them is known before."""
     if y is None or (callable(y) and jax.tree_util.all_leaves([y])) or (isinstance(y, Mapping) and set(y) & set(names)):
         raise ValueError(
@@ -96,14 +98,14 @@ def check_common(y: Any, names: Sequence[str]) -> None:
         )
 
 
-def _called(y: Callable[[jax.Array, Task], Any], key: jax.Array, task: Task) -> Any:
+def _called(y: Callable[[jax.Array, Task], Tree], key: jax.Array, task: Task) -> Tree:
     try:
         return y(key, task)
     except Exception as error:  # whatever the user's function raises
         raise ValueError(f"y(key, task) fails for task {task.name!r}: {type(error).__name__}: {error}") from error
 
 
-def _own(problem: BaseProblem) -> PerTask[Any]:
+def _own(problem: BaseProblem) -> PerTask[Tree]:
     for group in problem.groups:
         if group.y is None:
             name = problem.names[int(group.ids[0])]
@@ -114,7 +116,7 @@ def _own(problem: BaseProblem) -> PerTask[Any]:
     return PerTask(tuple(arrays(group.y, "Task(y)") for group in problem.groups))
 
 
-def _by_name(problem: BaseProblem, y: Mapping[str, Any]) -> PerTask[Any]:
+def _by_name(problem: BaseProblem, y: Mapping[str, Tree]) -> PerTask[Tree]:
     missing = [name for name in problem.names if name not in y]
     unknown = [name for name in y if name not in set(problem.names)]
     if missing or unknown:
@@ -137,7 +139,7 @@ def task_of(problem: BaseProblem, group: Group, k: int) -> Task:
     )
 
 
-def _stack(problem: BaseProblem, make: Callable[[Group, int, int], Any]) -> PerTask[Any]:
+def _stack(problem: BaseProblem, make: Callable[[Group, int, int], Tree]) -> PerTask[Tree]:
     stacked = []
     for group in problem.groups:
         ids = np.asarray(group.ids).tolist()

@@ -1,4 +1,4 @@
-"""Tasks whose rows a loader reads: a step that draws some of them asks for the rows of these.
+"""Tasks whose rows come from a loader: a step that draws some tasks asks for their rows.
 
 A dataset is anything with `len(dataset)` and `dataset[i]`, which gives task i: a `MapDataset` of grain, a `Dataset` of
 PyTorch or of Hugging Face, an object of your own. Task i must be the same whenever it is asked for. Then there is no
@@ -15,21 +15,22 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from bilevel._core import pytrees, values
 from bilevel._core.module import leaf, part
+from bilevel._core.types import Data, Dataset, Tree
 from bilevel.problem.sources import Arrays, Batch, BlockOfRows, Loss, Sample, Source, block_of_bytes
-from bilevel.problem.task import ROLES
+from bilevel.problem.task import ROLES, Task
 
 
 @part
 class Loaded(Source):
-    """Tasks with equally many rows, which are read where they are asked for: of all tasks of a group at once.
+    """Tasks with equally many rows, read on demand, for all tasks of a group at once.
 
     That is right for the tasks of a step, `chosen`. Where every step sees all tasks, `roles_in_memory` reads them once.
     """
@@ -76,11 +77,11 @@ class Loaded(Source):
         return {role: Arrays(data, jax.tree.leaves(data)[0].shape[1]) for role, data in whole.items()}
 
     def block_size(self, tasks: int, devices: int = 1) -> int | None:
-        """However few they are, so that they are read once for all that is asked of them."""
+        """All tasks, however few, so that they are read only once."""
         return min(block_of_bytes(self.reader.task_bytes), tasks // devices)
 
     def _read(self, numbers: jax.Array) -> Batch:
-        """Under `vmap` too: the host is asked once, for the tasks of all lanes."""
+        """The rows; under `vmap` the host is asked once, for the tasks of all runs."""
 
         def of_tasks(one: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((*numbers.shape, *one.shape), one.dtype)
@@ -97,7 +98,7 @@ class Loaded(Source):
         return Arrays(None, self.rows).block(number, size)
 
 
-def sources_of(dataset: Any, threads: int) -> dict[str, Loaded | None]:
+def sources_of(dataset: Dataset, threads: int) -> dict[str, Loaded | None]:
     """The sources of every role of the tasks of a dataset, or a clear error."""
     values.whole("threads", threads, of="Task.load")
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
@@ -121,7 +122,7 @@ def sources_of(dataset: Any, threads: int) -> dict[str, Loaded | None]:
 AHEAD_BYTES, AHEAD_LEAST = 2**27, 2  # of rows that are read before they are asked for, and in steps
 RECENT, RECENT_BYTES = (2, 8), 2**26  # readings that are kept, as roles and devices ask one after the other
 
-Rows = dict[str, Any]  # by role, pytrees of arrays: of one task, or stacked
+RowsByRole = dict[str, Data]  # by role, pytrees of arrays: of one task, or stacked
 
 
 class LoadingError(RuntimeError):
@@ -136,33 +137,33 @@ class Reader:
         threads: how many steps are read at the same time.
     """
 
-    def __init__(self, dataset: Any, threads: int):
+    def __init__(self, dataset: Dataset, threads: int):
         self.dataset, self.threads = dataset, threads
         first = _arrays(next(self._given([0])), 0)
         # One task, by role: what all must be like.
-        self.outline: Rows = {role: jax.tree.map(_shape, rows) for role, rows in first.items()}
+        self.outline: RowsByRole = {role: jax.tree.map(_shape, rows) for role, rows in first.items()}
         self._begin()
 
     def _begin(self) -> None:
         self.error: LoadingError | None = None
         self._lock = threading.Lock()
         self._windows: list[Window] = []
-        self._recent: collections.OrderedDict[bytes, Future[Rows]] = collections.OrderedDict()
+        self._recent: collections.OrderedDict[bytes, Future[RowsByRole]] = collections.OrderedDict()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What another process needs to read the same tasks, if the dataset can be sent there."""
+    def __getstate__(self) -> dict[str, object]:
+        """The state that another process needs to read the same tasks, if the dataset can be sent there."""
         return {"dataset": self.dataset, "threads": self.threads, "outline": self.outline}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__ |= state
         self._begin()
 
     @property
     def task_bytes(self) -> int:
-        """How much one task is."""
+        """The bytes of one task."""
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.outline))
 
-    def rows(self, role: str, numbers: Any) -> Any:
+    def rows(self, role: str, numbers: ArrayLike) -> Tree:
         """The rows of some tasks, stacked as their numbers are; they may have been read already."""
         numbers = np.asarray(numbers)
         try:
@@ -172,7 +173,7 @@ class Reader:
             raise
         return jax.tree.map(lambda a: a.reshape(*numbers.shape, *a.shape[1:]), rows)
 
-    def _found(self, numbers: np.ndarray) -> Rows:
+    def _found(self, numbers: np.ndarray) -> RowsByRole:
         key = numbers.tobytes()
         with self._lock:
             found = self._recent.get(key)
@@ -188,12 +189,12 @@ class Reader:
         return found.result()
 
     def _most_recent(self) -> int:
-        """How many readings are kept: more of them where they are small."""
+        """The number of readings to keep; more of them if they are small."""
         least, most = RECENT
         largest = max(len(key) // 4 for key in self._recent) * self.task_bytes  # numbers have four bytes
         return min(most, max(least, RECENT_BYTES // max(largest, 1)))
 
-    def read(self, numbers: np.ndarray) -> Rows:
+    def read(self, numbers: np.ndarray) -> RowsByRole:
         """All rows of some tasks, stacked."""
         wanted, structure = jax.tree.flatten(self.outline)
         stacked = [np.empty((len(numbers), *like.shape), like.dtype) for like in wanted]
@@ -208,11 +209,11 @@ class Reader:
                 rows[k] = own_rows
         return jax.tree.unflatten(structure, stacked)
 
-    def _given(self, numbers: list[int]) -> Iterator[Any]:
-        """What the dataset has at some numbers; what it raises names the task."""
+    def _given(self, numbers: list[int]) -> Iterator[Task | RowsByRole]:
+        """The items of the dataset at these numbers; errors name the task."""
         said = f"one of the tasks {', '.join(map(str, numbers[:5]))}{', ...' * (len(numbers) > 5)}"
         try:
-            many: Any = getattr(self.dataset, "__getitems__", None)
+            many: Callable[[list[int]], Sequence[Data]] | None = getattr(self.dataset, "__getitems__", None)
             if many is not None:
                 yield from many(numbers)
                 return
@@ -224,7 +225,7 @@ class Reader:
         except Exception as error:
             raise LoadingError(f"Task.load: reading {said} failed: {type(error).__name__}: {error}") from error
 
-    def _unlike(self, item: Rows, number: int) -> LoadingError:
+    def _unlike(self, item: RowsByRole, number: int) -> LoadingError:
         differ = [role for role in {**item, **self.outline} if _differs(item.get(role), self.outline.get(role))]
         its, first = (pytrees.describe(rows.get(differ[0])) for rows in (item, self.outline))
         return LoadingError(
@@ -234,17 +235,17 @@ class Reader:
 
 
 class Window:
-    """What one run has had read ahead: the tasks of its coming steps, in their order."""
+    """Prefetched tasks of one run: those of its coming steps, in order."""
 
     def __init__(self, reader: Reader):
         self._reader = reader
         self._planned: collections.deque[np.ndarray] = collections.deque()
-        self._reading: collections.OrderedDict[bytes, Future[Rows]] = collections.OrderedDict()
+        self._reading: collections.OrderedDict[bytes, Future[RowsByRole]] = collections.OrderedDict()
         self._pool = ThreadPoolExecutor(reader.threads, thread_name_prefix="bilevel-loading")
         reader._windows.append(self)
 
     def plan(self, draws: Sequence[np.ndarray]) -> None:
-        """The tasks of the coming steps; what is read of these already is kept."""
+        """Sets the tasks of the coming steps; rows that are read already stay."""
         keys = {numbers.tobytes() for numbers in draws}
         with self._reader._lock:
             for key in [key for key in self._reading if key not in keys]:
@@ -252,8 +253,8 @@ class Window:
             self._planned = collections.deque(n for n in draws if n.tobytes() not in self._reading)
             self._go_on()
 
-    def taken(self, key: bytes) -> Future[Rows] | None:
-        """What was read for a step, which makes room for others; the caller has the lock."""
+    def taken(self, key: bytes) -> Future[RowsByRole] | None:
+        """The rows read for a step, removed from the window. The caller holds the lock."""
         if key not in self._reading:
             return None
         while next(iter(self._reading)) != key:
@@ -273,20 +274,20 @@ class Window:
             self._reading[numbers.tobytes()] = self._pool.submit(self._reader.read, numbers)
 
     def close(self) -> None:
-        """Nothing more is read."""
+        """Stops reading."""
         with self._reader._lock:
             self._reader._windows.remove(self)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _fulfil(future: Future[Rows], read: Callable[[], Rows]) -> None:
+def _fulfil(future: Future[RowsByRole], read: Callable[[], RowsByRole]) -> None:
     try:
         future.set_result(read())
     except BaseException as error:
         future.set_exception(error)
 
 
-def _arrays(item: Any, number: int) -> Rows:
+def _arrays(item: object, number: int) -> RowsByRole:
     """The rows of a task, as arrays of types that JAX counts in."""
     given = item if isinstance(item, Mapping) else {role: getattr(item, role, None) for role in ROLES}
     there = {role: rows for role, rows in given.items() if rows is not None}
@@ -302,7 +303,7 @@ def _arrays(item: Any, number: int) -> Rows:
         raise LoadingError(f"Task.load: the rows of task {number} are not arrays: {error}") from error
 
 
-def _array(leaf: Any) -> np.ndarray:
+def _array(leaf: Tree) -> np.ndarray:
     array = np.asarray(leaf)
     if array.dtype.kind not in "biufcV":
         raise TypeError(f"got {type(leaf).__name__}")
@@ -318,5 +319,5 @@ def _shape(array: np.ndarray) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
 
-def _differs(a: Any, b: Any) -> bool:
+def _differs(a: Tree, b: Tree) -> bool:
     return pytrees.signature(a) != pytrees.signature(b)

@@ -1,4 +1,4 @@
-"""Rows that stay in a file: a memory-mapped array is used where it is, and read as steps ask for it.
+"""Rows that stay in a file: a memory-mapped array is used in place, and read as steps need it.
 
 On a CPU an array of JAX may lie in memory that numpy has mapped. Nothing is copied then: a step that takes the rows of
 some tasks reads these pages, and the system keeps as many of them as there is room for. Other devices have a memory of
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import mmap
 import warnings
-from typing import Any, NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import jax
 import numpy as np
 
 from bilevel._core.module import part, static
+from bilevel._core.types import Data
 from bilevel.problem.sources import Arrays
 
 ALIGNED = 64  # bytes: where XLA needs arrays to begin
@@ -30,7 +31,7 @@ JOINED = (
 
 
 class Pages(NamedTuple):
-    """Where a mapped array lies in memory."""
+    """Addresses of a mapped array in memory."""
 
     address: int
     task_bytes: int
@@ -54,7 +55,7 @@ class Mapped(Arrays):
         return Arrays(jax.tree.map(lambda leaf: np.asarray(leaf)[start:stop], self.data), self.length)
 
 
-def is_mapped(array: Any) -> TypeGuard[np.ndarray]:
+def is_mapped(array: object) -> TypeGuard[np.ndarray]:
     """Whether an array lies in a mapped file, also as a view.
 
     >>> is_mapped(np.zeros(3))
@@ -63,7 +64,7 @@ def is_mapped(array: Any) -> TypeGuard[np.ndarray]:
     return _map_of(array) is not None
 
 
-def _map_of(array: Any) -> np.memmap | mmap.mmap | None:
+def _map_of(array: object) -> np.memmap | mmap.mmap | None:
     while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
         array = array.base
     return array if isinstance(array, (np.memmap, mmap.mmap)) else None
@@ -88,7 +89,7 @@ def as_array(array: np.ndarray) -> jax.Array:
     return jax.device_put(np.asarray(array), may_alias=True)
 
 
-def source(data: Any, length: int, given: Any) -> Arrays:
+def source(data: Data, length: int, given: Data) -> Arrays:
     """The source of stacked tasks, of which some leaves may lie in the mapped arrays that were given."""
     pages = []
     for leaf, own in zip(jax.tree.leaves(data), jax.tree.leaves(given), strict=True):

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import jax
 
 from bilevel._core import values
 from bilevel._core.module import assign, leaf, part, static
+from bilevel._core.types import Batch, Tree
 from bilevel.problem.constraints import Constraint
 from bilevel.problem.group import Group, TaskView, UpperSample
 from bilevel.problem.per_task import Names, PerTask
@@ -24,7 +25,7 @@ from bilevel.problem.sources import Sample
 from bilevel.problem.stacking import Batches, stack_tasks
 from bilevel.problem.task import Task, TaskStack, as_list
 
-Loss = Callable[[Any, Any], jax.Array]
+Loss = Callable[[Tree, Batch], jax.Array]
 
 
 class MinMaxObjective(Protocol):
@@ -39,15 +40,15 @@ class MinMaxObjective(Protocol):
         """Raises where an argument makes no sense."""
         ...
 
-    def draw(self, group: Group, key: jax.Array) -> Any:
-        """What one evaluation of F_i draws, for every task of a group."""
+    def draw(self, group: Group, key: jax.Array) -> Tree:
+        """The draw of one evaluation of F_i, for every task of a group."""
         ...
 
-    def value(self, task: TaskView, x: Any, sample: Any) -> jax.Array:
+    def value(self, task: TaskView, x: Tree, sample: Tree) -> jax.Array:
         """F_i(x) on a sample."""
         ...
 
-    def report(self, task: TaskView, x: Any) -> jax.Array:
+    def report(self, task: TaskView, x: Tree) -> jax.Array:
         """The task's loss on all validation rows, as a run is evaluated."""
         ...
 
@@ -59,17 +60,17 @@ class Plain:
     roles = ("train",)
 
     def check(self) -> None:
-        """Nothing can be wrong."""
+        """Accepts everything: there are no arguments."""
 
     def draw(self, group: Group, key: jax.Array) -> Sample:
         """Training rows."""
         return group.draw_lower(key)
 
-    def value(self, task: TaskView, x: Any, sample: Sample) -> jax.Array:
+    def value(self, task: TaskView, x: Tree, sample: Sample) -> jax.Array:
         """The loss on training rows."""
         return task.lower(x, (), sample)
 
-    def report(self, task: TaskView, x: Any) -> jax.Array:
+    def report(self, task: TaskView, x: Tree) -> jax.Array:
         """The loss on all validation rows."""
         return task.upper(x, (), None)
 
@@ -103,18 +104,18 @@ class Adapted:
         """Training rows to adapt on and validation rows to evaluate on."""
         return group.draw_upper(key)
 
-    def value(self, task: TaskView, x: Any, sample: UpperSample) -> jax.Array:
+    def value(self, task: TaskView, x: Tree, sample: UpperSample) -> jax.Array:
         """The loss on validation rows at the adapted point."""
         return task.upper(self.adapt(task, x, sample.lower), (), sample.upper)
 
-    def report(self, task: TaskView, x: Any) -> jax.Array:
+    def report(self, task: TaskView, x: Tree) -> jax.Array:
         """Adapts on all training rows, and evaluates on all validation rows."""
         return task.upper(self.adapt(task, x, None), (), None)
 
-    def adapt(self, task: TaskView, x: Any, sample: Sample) -> Any:
+    def adapt(self, task: TaskView, x: Tree, sample: Sample) -> Tree:
         """The task's own x after its steps."""
 
-        def one(_: Any, x: Any) -> Any:
+        def one(_: object, x: Tree) -> Tree:
             slope = jax.grad(task.lower)(x, (), sample)
             return jax.tree.map(lambda a, s: a - (self.lr * s).astype(a.dtype), x, slope)
 
@@ -128,7 +129,7 @@ class WithoutY:
 
     loss: Loss
 
-    def __call__(self, x: Any, y: Any, batch: Any) -> jax.Array:
+    def __call__(self, x: Tree, y: Tree, batch: Batch) -> jax.Array:
         """The loss."""
         return self.loss(x, batch)
 
@@ -185,7 +186,7 @@ class MinMaxProblem(BaseProblem):
         stacked = stack_tasks(owner, own, function, function, batches)
         assign(self, **common_fields(owner, stacked, constraint), objective=objective)
 
-    def starting_y(self, y: Any, key: jax.Array) -> PerTask[Any]:
+    def starting_y(self, y: Tree, key: jax.Array) -> PerTask[Tree]:
         """Nothing, for every group: y must be None."""
         if y is not None:
             raise ValueError(f"y got {type(y).__name__}: a bl.MinMaxProblem has no y, so it needs None.")
@@ -195,17 +196,17 @@ class MinMaxProblem(BaseProblem):
         """The samples of one evaluation of every F_i."""
         return PerTask(tuple(self.objective.draw(group, key) for group in self.groups))
 
-    def objectives(self, x: Any, samples: PerTask[Sample]) -> jax.Array:
+    def objectives(self, x: Tree, samples: PerTask[Sample]) -> jax.Array:
         """F_i(x) on a sample, in the order of the tasks."""
         return self.join(self.each(lambda task, sample: self.objective.value(task, x, sample), samples))
 
-    def validation_losses(self, x: Any, y: PerTask[Any]) -> jax.Array:
+    def validation_losses(self, x: Tree, y: PerTask[Tree]) -> jax.Array:
         """The tasks' losses on all validation data; y is nothing."""
         return self.join(self.each(lambda task: self.objective.report(task, x)))
 
     @property
     def fits_validation(self) -> bool:
-        """Only where the objective draws validation rows."""
+        """True if the objective draws validation rows."""
         return "validation" in self.objective.roles
 
     def __repr__(self) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bilevel._core.module import assign, leaf, part, static
+from bilevel._core.types import Batch, Tree
 from bilevel.problem import initial_point
 from bilevel.problem.constraints import Constraint, Unconstrained
 from bilevel.problem.group import Group
@@ -26,10 +27,10 @@ from bilevel.problem.task import Task, TaskStack, as_list
 
 
 class BlockPoint(NamedTuple):
-    """What belongs to one block."""
+    """Values of one block."""
 
-    y: Any
-    dual: Any
+    y: Tree
+    dual: Tree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +39,7 @@ class WithDual:
 
     function: Callable
 
-    def __call__(self, x: Any, point: BlockPoint, batch: Any) -> jax.Array:
+    def __call__(self, x: Tree, point: BlockPoint, batch: Batch) -> jax.Array:
         """f."""
         return self.function(x, point.dual, point.y, batch)
 
@@ -49,7 +50,7 @@ class WithoutDual:
 
     function: Callable
 
-    def __call__(self, x: Any, point: BlockPoint, batch: Any) -> jax.Array:
+    def __call__(self, x: Tree, point: BlockPoint, batch: Batch) -> jax.Array:
         """g."""
         return self.function(x, point.y, batch)
 
@@ -80,7 +81,7 @@ class MultiBlockProblem(BaseProblem):
     groups: tuple[Group, ...] = leaf()
     constraint: Constraint = leaf()
     place: jax.Array | None = leaf()
-    dual: Any = leaf()
+    dual: Tree = leaf()
     dual_constraint: Constraint = leaf()
     names: Names = static(by=len)
 
@@ -96,7 +97,7 @@ class MultiBlockProblem(BaseProblem):
         lower_batch: int | None = None,
         upper_batch: int | None = None,
         *,
-        dual: Any,
+        dual: Tree,
         dual_constraint: Constraint | None = None,
     ):
         owner = "MultiBlockProblem"
@@ -116,19 +117,19 @@ class MultiBlockProblem(BaseProblem):
             dual_constraint=Unconstrained() if dual_constraint is None else dual_constraint,
         )
 
-    def starting_y(self, y: Any, key: jax.Array) -> PerTask[BlockPoint]:
+    def starting_y(self, y: Tree, key: jax.Array) -> PerTask[BlockPoint]:
         """The tasks' y, and the first duals."""
         return self.points(initial_point.lower_points(self, y, key))
 
-    def points(self, y: PerTask[Any]) -> PerTask[BlockPoint]:
+    def points(self, y: PerTask[Tree]) -> PerTask[BlockPoint]:
         """y and the first dual variable of every task."""
 
-        def stacked(size: int) -> Any:
+        def stacked(size: int) -> Tree:
             return jax.tree.map(lambda a: jnp.broadcast_to(a, (size, *a.shape)), self.dual)
 
         return PerTask(tuple(BlockPoint(y_g, stacked(g.size)) for g, y_g in zip(self.groups, y, strict=True)))
 
-    def validation_losses(self, x: Any, y: PerTask[BlockPoint]) -> jax.Array:
+    def validation_losses(self, x: Tree, y: PerTask[BlockPoint]) -> jax.Array:
         """f_i(x, dual_i, y_i) on all validation data, in the order of the tasks."""
         return self.losses(x, y, "validation")
 

@@ -1,8 +1,8 @@
-"""The tasks of a group on several devices: each device goes through its own tasks, and what all must know is summed up.
+"""The tasks of a group on several devices: each device computes its own tasks, and sums combine the devices.
 
 What belongs to the tasks of a group that is spread, its data among them, is in equal parts along the mesh axis "tasks".
-All else is on every device. The compiler is told so wherever values of tasks come from or go to what is shared: left to
-itself it would move rows around, and let loops wait for the tasks of all devices in every turn.
+All else is on every device. The code tells the compiler so wherever values of tasks meet shared values. Otherwise the
+compiler would move rows between devices, and loops would wait for all devices in every turn.
 """
 
 from __future__ import annotations
@@ -17,49 +17,50 @@ from jax.sharding import PartitionSpec as Spec
 from jax.typing import ArrayLike
 
 from bilevel._core import pytrees
+from bilevel._core.types import T, Tree
 from bilevel.problem.sources import Source, places_of_blocks
 
 AXIS = "tasks"  # of the mesh
 
 
 class Placement(NamedTuple):
-    """Where the tasks of a group are."""
+    """Placement of a group's tasks on devices."""
 
     mesh: Mesh
     spread: bool  # over the devices, rather than all of them on each
 
     @property
     def spec(self) -> Spec:
-        """Of what has one row a task."""
+        """The sharding of values with one row a task."""
         return Spec(AXIS) if self.spread else Spec()
 
     @property
     def parts(self) -> int:
-        """In how many parts the tasks are."""
+        """The number of parts that the tasks are cut into."""
         return self.mesh.shape[AXIS] if self.spread else 1
 
     def local(self, places: jax.Array, size: int) -> jax.Array:
         """Places in a group of this size, as its device counts them: the first places given are of the first device."""
         return places % (size // self.parts)
 
-    def manual(self, function: Callable[..., Any], out: Spec, check_vma: bool) -> Callable[..., Any]:
-        """`function` on each device, of its own rows."""
-        options: Any = {"axis_names": {AXIS}, "check_vma": check_vma}
+    def manual(self, function: Callable[..., T], out: Spec, check_vma: bool) -> Callable[..., T]:
+        """`function` on each device, with the device's own rows."""
+        options: dict[str, Any] = {"axis_names": {AXIS}, "check_vma": check_vma}
         return jax.shard_map(function, mesh=self.mesh, in_specs=self.spec, out_specs=out, **options)
 
 
 def parts_of(on: Placement | None) -> int:
-    """In how many parts the tasks of a group are."""
+    """The number of parts of a group; 1 on one device."""
     return 1 if on is None else on.parts
 
 
 def each_task(
-    function: Callable[..., Any], axes: Any, size: int, on: Placement | None, block: int | None = None
-) -> Callable[..., Any]:
+    function: Callable[..., T], axes: Tree, size: int, on: Placement | None, block: int | None = None
+) -> Callable[..., T]:
     """`vmap` over `size` tasks, where they are; on every device over a block of its own at a time, None = over all."""
     count = size // parts_of(on)
 
-    def here(*arguments: Any) -> Any:
+    def here(*arguments: Tree) -> Tree:
         if block is None:
             return jax.vmap(function, in_axes=axes, axis_size=count)(*arguments)
 
@@ -69,7 +70,7 @@ def each_task(
     if on is None:
         return here
 
-    def own(*arguments: Any) -> Any:
+    def own(*arguments: Tree) -> Tree:
         number = jax.lax.axis_index(AXIS) if on.spread else jnp.zeros((), jnp.int32)
         return here(*(value.on_device(number) if isinstance(value, Source) else value for value in arguments))
 
@@ -78,10 +79,10 @@ def each_task(
     return on.manual(own, on.spec, check_vma=not on.spread)
 
 
-def in_turn(function: Callable[..., Any], axes: Any, places: ArrayLike, arguments: Sequence[Any]) -> Any:
+def in_turn(function: Callable[..., T], axes: Tree, places: ArrayLike, arguments: Sequence[Tree]) -> T:
     """`vmap` over the tasks at these places, of shape (blocks, tasks), of one device: one block after the other."""
 
-    def some(places: jax.Array) -> Any:
+    def some(places: jax.Array) -> Tree:
         few = [a.chosen(places) if isinstance(a, Source) else pytrees.index(a, places) for a in arguments]
         return jax.vmap(function, in_axes=axes, axis_size=len(places))(*few)
 
@@ -89,7 +90,7 @@ def in_turn(function: Callable[..., Any], axes: Any, places: ArrayLike, argument
     return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), found)
 
 
-def rows_of(function: Callable[..., Any], places: jax.Array, size: int, on: Placement | None, *values: Any) -> Any:
+def rows_of(function: Callable[..., T], places: jax.Array, size: int, on: Placement | None, *values: Tree) -> T:
     """`function(places, *values)` of values with one row for each of the `size` tasks of a group; so are its results.
 
     Of tasks that are spread, each device has equally many places, which stand together: nothing is sent.
@@ -99,8 +100,8 @@ def rows_of(function: Callable[..., Any], places: jax.Array, size: int, on: Plac
     return on.manual(function, on.spec, check_vma=not on.spread)(on.local(places, size), *values)
 
 
-def gathered(values: Any, on: Placement | None) -> Any:
-    """What has one number a task, on all devices: as a sum, so that it is sent together with other sums of a step."""
+def gathered(values: T, on: Placement | None) -> T:
+    """Values with one number a task, on all devices. They are sent as a sum, together with other sums of a step."""
     if on is None or not on.spread:
         return values
 
@@ -113,10 +114,10 @@ def gathered(values: Any, on: Placement | None) -> Any:
     return jax.tree.map(lambda value: sent(value) if value.ndim == 1 and value.dtype != bool else value, values)
 
 
-def weighted_sum(weights: jax.Array, values: Any, on: Placement | None) -> Any:
+def weighted_sum(weights: jax.Array, values: Tree, on: Placement | None) -> Tree:
     """sum_i weights_i values_i over the tasks of a group."""
 
-    def own(weights: jax.Array, values: Any) -> Any:
+    def own(weights: jax.Array, values: Tree) -> Tree:
         return jax.tree.map(lambda value: jnp.tensordot(weights.astype(value.dtype), value, 1), values)
 
     if on is None or not on.spread:
@@ -124,15 +125,15 @@ def weighted_sum(weights: jax.Array, values: Any, on: Placement | None) -> Any:
     return on.manual(lambda *parts: jax.lax.psum(own(*parts), AXIS), Spec(), check_vma=True)(weights, values)
 
 
-def shared(values: Any, on: Placement | None) -> Any:
+def shared(values: T, on: Placement | None) -> T:
     """Tells the compiler that values are on every device."""
     return values if on is None else _pinned(values, on.mesh, Spec())
 
 
-def own_rows(values: Any, on: Placement | None) -> Any:
+def own_rows(values: T, on: Placement | None) -> T:
     """Tells the compiler that values have one row for each task of a group."""
     return values if on is None else _pinned(values, on.mesh, on.spec)
 
 
-def _pinned(values: Any, mesh: Mesh, spec: Spec) -> Any:
+def _pinned(values: T, mesh: Mesh, spec: Spec) -> T:
     return jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, NamedSharding(mesh, spec)), values)

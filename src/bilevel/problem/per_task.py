@@ -10,15 +10,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from typing import Generic, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
-
-T = TypeVar("T")
+from bilevel._core.types import T, Tree
 
 
 @jax.tree_util.register_dataclass
@@ -35,12 +34,12 @@ class PerTask(Generic[T]):
         return len(self.groups)
 
 
-def for_groups(function: Callable[..., T], *values: PerTask[Any]) -> PerTask[T]:
+def for_groups(function: Callable[..., T], *values: PerTask[Tree]) -> PerTask[T]:
     """`function` of each group's values, which are stacked over its tasks."""
     return PerTask(tuple(map(function, *values)))
 
 
-def for_tasks(function: Callable[..., Any], *values: PerTask[Any]) -> PerTask[Any]:
+def for_tasks(function: Callable[..., T], *values: PerTask[Tree]) -> PerTask[T]:
     """`function` of every task's own values.
 
     >>> import jax.numpy as jnp
@@ -50,7 +49,7 @@ def for_tasks(function: Callable[..., Any], *values: PerTask[Any]) -> PerTask[An
     return for_groups(jax.vmap(function), *values)
 
 
-def fields_of(values: PerTask[Any]) -> tuple[PerTask[Any], ...]:
+def fields_of(values: PerTask[Tree]) -> tuple[PerTask[Tree], ...]:
     """One `PerTask` for each field of the named tuples or tuples that a `PerTask` holds.
 
     >>> first, second = fields_of(PerTask((("a", "b"), ("c", "d"))))
@@ -79,7 +78,7 @@ class Everywhere(Generic[T]):
         return iter(self.groups)
 
 
-def is_of_tasks(node: Any) -> bool:
+def is_of_tasks(node: object) -> bool:
     """Whether a node of a pytree has one row a task."""
     return isinstance(node, (PerTask, InOrder))
 
@@ -90,14 +89,14 @@ class Some(NamedTuple):
     groups: PerTask[jax.Array]
     in_order: jax.Array
 
-    def pick(self, own: Any, others: Any) -> Any:
+    def pick(self, own: Tree, others: Tree) -> Tree:
         """The rows of these tasks from one pytree, of the others and all that is shared from another."""
 
-        def rows(chosen: jax.Array, a: Any, b: Any) -> Any:
+        def rows(chosen: jax.Array, a: Tree, b: Tree) -> Tree:
             mask = lambda leaf: chosen.reshape(chosen.shape + (1,) * (leaf.ndim - 1))  # noqa: E731
             return jax.tree.map(lambda p, q: jnp.where(mask(q), p, q), a, b)
 
-        def node(a: Any, b: Any) -> Any:
+        def node(a: Tree, b: Tree) -> Tree:
             if isinstance(b, PerTask):
                 return for_groups(rows, self.groups, a, b)
             return InOrder(rows(self.in_order, a.value, b.value)) if isinstance(b, InOrder) else b
@@ -131,7 +130,7 @@ class Names(Sequence[str]):
         return repr(list(self._names[:5])) + ("..." if len(self) > 5 else "")
 
 
-class TaskValues(Mapping[str, Any]):
+class TaskValues(Mapping[str, T]):
     """One value per task, by name; stored stacked, sliced on access.
 
     Args:
@@ -140,7 +139,7 @@ class TaskValues(Mapping[str, Any]):
         stacked: for each group, the values of its tasks, on a leading axis.
     """
 
-    def __init__(self, names: Names, ids: Sequence[Any], stacked: tuple):
+    def __init__(self, names: Names, ids: Sequence[np.ndarray | jax.Array], stacked: tuple[T, ...]):
         self.names, self.ids, self.stacked = names, ids, stacked
 
     @functools.cached_property
@@ -148,7 +147,7 @@ class TaskValues(Mapping[str, Any]):
         ids = [np.asarray(group) for group in self.ids]
         return {self.names[int(i)]: (g, k) for g, group in enumerate(ids) for k, i in enumerate(group)}
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> T:
         if name not in self._place:
             raise KeyError(f"no task is named {name!r}; the tasks are {self.names!r}")
         group, k = self._place[name]

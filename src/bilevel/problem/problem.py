@@ -12,14 +12,16 @@ import abc
 import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from bilevel._core import module, pytrees
 from bilevel._core.module import assign, leaf, part, static
+from bilevel._core.types import T, Tree, X, Y
 from bilevel.problem import initial_point
 from bilevel.problem.constraints import Constraint, Unconstrained
 from bilevel.problem.distribution import TaskDistribution
@@ -30,15 +32,12 @@ from bilevel.problem.sources import Sample
 from bilevel.problem.stacking import Batches, Stacked, shapes_of, stack_tasks
 from bilevel.problem.task import ROLES, Task, TaskStack
 
-X = TypeVar("X")
-Y = TypeVar("Y")
 BatchT = TypeVar("BatchT")
-
 
 GLIMPSED = 1024  # tasks
 
 
-class BaseProblem(abc.ABC):
+class BaseProblem(abc.ABC, Generic[X, Y]):
     """Tasks in groups of like ones, under one constraint. A kind of problem is a part that inherits this.
 
     Attributes:
@@ -57,27 +56,27 @@ class BaseProblem(abc.ABC):
     comparable_losses: ClassVar[bool] = True  # whether a lower loss is a better iterate
 
     @abc.abstractmethod
-    def validation_losses(self, x: Any, y: PerTask[Any]) -> jax.Array:
+    def validation_losses(self, x: X, y: PerTask[Y]) -> jax.Array:
         """The tasks' losses on all validation data, in their order."""
 
-    def selection_losses(self, x: Any, y: PerTask[Any]) -> jax.Array | None:
-        """The same on all selection data; None where the tasks have none."""
+    def selection_losses(self, x: X, y: PerTask[Y]) -> jax.Array | None:
+        """The tasks' losses on all selection data; None if they have none."""
         return self.held_out_losses(x, y, "selection") if self.has_selection else None
 
-    def test_losses(self, x: Any, y: PerTask[Any]) -> jax.Array | None:
-        """The same on all test data; None where a task has none."""
+    def test_losses(self, x: X, y: PerTask[Y]) -> jax.Array | None:
+        """The tasks' losses on all test data; None if a task has none."""
         return self.held_out_losses(x, y, "test") if self.has_test else None
 
-    def held_out_losses(self, x: Any, y: PerTask[Any], role: str) -> jax.Array:
-        """What validation losses would be on the rows of another role, "selection" or "test"."""
+    def held_out_losses(self, x: X, y: PerTask[Y], role: str) -> jax.Array:
+        """Validation losses computed on the rows of another role, "selection" or "test"."""
         swapped = tuple(dataclasses.replace(group, validation=getattr(group, role)) for group in self.groups)
         return self.replace(groups=swapped).validation_losses(x, y)
 
     @abc.abstractmethod
-    def starting_y(self, y: Any, key: jax.Array) -> PerTask[Any]:
+    def starting_y(self, y: Tree, key: jax.Array) -> PerTask[Y]:
         """Every task's y at the start, from what the user gave to `solve`."""
 
-    def replace(self, **fields: Any) -> Self:
+    def replace(self, **fields: object) -> Self:
         """The same problem with other fields."""
         return module.replace(self, **fields)
 
@@ -116,19 +115,19 @@ class BaseProblem(abc.ABC):
 
     # ------------------------------------------------------------------ tasks and groups
 
-    def each(self, function: Callable[..., Any], *arguments: PerTask[Any] | None) -> PerTask[Any]:
+    def each(self, function: Callable[..., T], *arguments: PerTask[Tree] | None) -> PerTask[T]:
         """`function(task, *arguments)` for every task, each with its own arguments; None is None for all."""
         own = [arguments_of_group(arguments, g) for g in range(len(self.groups))]
         return PerTask(tuple(group.each(function, *a) for group, a in zip(self.groups, own, strict=True)))
 
-    def join(self, values: PerTask[Any]) -> Any:
+    def join(self, values: PerTask[T]) -> T:
         """One pytree, stacked in the order of the tasks."""
         own = [gathered(value, group.on) for value, group in zip(values, self.groups, strict=True)]
         whole = own[0] if len(own) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *own)
         whole = whole if self.place is None else pytrees.index(whole, self.place)
         return jax.tree.map(lambda leaf: shared(leaf, self.groups[0].on) if leaf.ndim == 1 else leaf, whole)
 
-    def split(self, ordered: Any) -> PerTask[Any]:
+    def split(self, ordered: T) -> PerTask[T]:
         """A pytree that is stacked in the order of the tasks, per group: the inverse of `join`."""
         ordered = shared(ordered, self.groups[0].on)
         own = [(group, part) for group, part in zip(self.groups, self._parts(), strict=True)]
@@ -136,24 +135,24 @@ class BaseProblem(abc.ABC):
             own = [(group, own_rows(part, group.on)) for group, part in own]
         return PerTask(tuple(own_rows(pytrees.index(ordered, part), group.on) for group, part in own))
 
-    def split_everywhere(self, ordered: Any) -> Everywhere[Any]:
-        """The same with all rows on every device."""
+    def split_everywhere(self, ordered: T) -> Everywhere[T]:
+        """`split` with all rows on every device."""
         return Everywhere(tuple(pytrees.index(ordered, part) for part in self._parts()))
 
-    def _parts(self) -> list[Any]:
-        """Where the tasks of each group are in the order of all."""
+    def _parts(self) -> list[Tree]:
+        """The places of each group's tasks in the order of all tasks."""
         if self.place is None:  # a group's tasks stand together; its ids may be those of a larger problem
             ends = np.cumsum([group.size for group in self.groups])
             return [slice(end - group.size, end) for group, end in zip(self.groups, ends, strict=True)]
         return [group.ids for group in self.groups]
 
-    def weighted_sum(self, weights: jax.Array, values: PerTask[Any]) -> Any:
+    def weighted_sum(self, weights: jax.Array, values: PerTask[T]) -> T:
         """sum_i weights_i values_i, of pytrees."""
         own = zip(self.split(weights), values, self.groups, strict=True)
         sums = [weighted_sum(weight, value, group.on) for weight, value, group in own]
         return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *sums)
 
-    def fill(self, value: Any, dtype: Any) -> PerTask[jax.Array]:
+    def fill(self, value: Tree, dtype: DTypeLike) -> PerTask[jax.Array]:
         """One number for every task."""
         return PerTask(tuple(jnp.full(group.size, value, dtype) for group in self.groups))
 
@@ -169,7 +168,7 @@ class BaseProblem(abc.ABC):
         """Samples of training rows, for every task."""
         return PerTask(tuple(group.draw_lower(key) for group in self.groups))
 
-    def glimpse(self, y: PerTask[Any], files_only: bool = True) -> tuple[Self, PerTask[Any]]:
+    def glimpse(self, y: PerTask[Y], files_only: bool = True) -> tuple[Self, PerTask[Y]]:
         """Some tasks of groups whose rows are not in memory, and their y: for checks that must not read all of them.
 
         With `files_only=False`, of all large groups: for checks of functions, which like tasks share.
@@ -185,14 +184,14 @@ class BaseProblem(abc.ABC):
         return all(getattr(group, role) is None or getattr(group, role).held for group in self.groups for role in ROLES)
 
     def in_memory(self) -> Self:
-        """The same with the rows of loaders in memory; those in files stay there."""
+        """The problem with rows of loaders read into memory; rows in files stay there."""
         return self.replace(groups=tuple(group.in_memory() for group in self.groups))
 
-    def by_name(self, values: PerTask[Any]) -> TaskValues:
+    def by_name(self, values: PerTask[T]) -> TaskValues[T]:
         """A mapping from task name to value."""
         return TaskValues(self.names, [group.ids for group in self.groups], values.groups)
 
-    def losses(self, x: Any, y: PerTask[Any], role: str, function: Callable[..., jax.Array] | None = None) -> jax.Array:
+    def losses(self, x: X, y: PerTask[Y], role: str, function: Callable[..., jax.Array] | None = None) -> jax.Array:
         """f_i(x, y_i), or another function, on all data of a role, such as "validation"; in the order of tasks."""
         rows = zip(self.groups, y, strict=True)
         return self.join(PerTask(tuple(g.losses(function or g.upper, getattr(g, role), x, y_g) for g, y_g in rows)))
@@ -208,12 +207,12 @@ def _glimpsed(group: Group, files_only: bool) -> jax.Array | None:
     return jnp.asarray(np.arange(count) * (group.size - 1) // max(count - 1, 1))
 
 
-def arguments_of_group(arguments: Sequence[PerTask[Any] | None], g: int) -> list[Any]:
-    """What group number g gets of each argument."""
+def arguments_of_group(arguments: Sequence[PerTask[Tree] | None], g: int) -> list[Tree]:
+    """The part of each argument for group number g."""
     return [None if a is None else a.groups[g] for a in arguments]
 
 
-def common_fields(owner: str, stacked: Stacked, constraint: Constraint | None) -> dict[str, Any]:
+def common_fields(owner: str, stacked: Stacked, constraint: Constraint | None) -> dict[str, object]:
     """The fields of a `BaseProblem`; warns of groups that could have been one."""
     if constraint is not None and (isinstance(constraint, type) or not hasattr(constraint, "project")):
         raise TypeError(f"{owner}(constraint=...) got {constraint!r}: it needs one of bl.constraints.")
@@ -235,7 +234,7 @@ def common_fields(owner: str, stacked: Stacked, constraint: Constraint | None) -
 
 
 @part
-class Problem(BaseProblem):
+class Problem(BaseProblem[X, Y]):
     """A min-max multi-objective bilevel problem.
 
     Args:
@@ -277,11 +276,11 @@ class Problem(BaseProblem):
             if not callable(function):
                 raise TypeError(f"Problem({name}=...) got {function!r}: it needs a function of (x, y, batch).")
         distribution = tasks if isinstance(tasks, TaskDistribution) else None
-        known: Any = tasks if distribution is None else distribution.sample(distribution.evaluation, distribution.seed)
+        known: Tree = tasks if distribution is None else distribution.sample(distribution.evaluation, distribution.seed)
         stacked = stack_tasks("Problem", known, upper, lower, Batches(lower_batch, upper_batch))
         assign(self, **common_fields("Problem", stacked, constraint), distribution=distribution)
 
-    def starting_y(self, y: Any, key: jax.Array) -> PerTask[Any]:
+    def starting_y(self, y: Tree, key: jax.Array) -> PerTask[Y]:
         """As `initial_point.lower_points` has it; of a distribution, one point for all tasks."""
         if self.distribution is not None:
             initial_point.check_common(y, self.names)
@@ -289,10 +288,10 @@ class Problem(BaseProblem):
 
     @property
     def fits_validation(self) -> bool:
-        """Not of a distribution, where no step sees the tasks of the evaluation."""
+        """False for a distribution, because no step sees the tasks of the evaluation."""
         return self.distribution is None
 
-    def rebatched(self, size: Callable[[int | None], int | None]) -> Problem:
+    def rebatched(self, size: Callable[[int | None], int | None]) -> Self:
         """The same problem with other batch sizes, each a function of what it was; None = all the data."""
         return self.replace(
             groups=tuple(
@@ -301,7 +300,7 @@ class Problem(BaseProblem):
             )
         )
 
-    def validation_losses(self, x: Any, y: PerTask[Any]) -> jax.Array:
+    def validation_losses(self, x: X, y: PerTask[Y]) -> jax.Array:
         """f_i(x, y_i) on all validation data, in the order of the tasks."""
         return self.losses(x, y, "validation")
 

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
-from bilevel.problem.group import Group, Objective
+from bilevel._core.types import Objective, Tree
+from bilevel.problem.group import Group
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import BaseProblem
 from bilevel.problem.sources import Source
@@ -37,14 +38,14 @@ class Pair(NamedTuple):
     level: str
 
 
-def matters(problem: BaseProblem, x: Any, y: PerTask[Any], pair: Pair) -> bool:
+def matters(problem: BaseProblem, x: Tree, y: PerTask[Tree], pair: Pair) -> bool:
     """Whether a loss has to be a mean over rows, or combines rows with each other, which may be a mistake."""
     group, y_group = problem.groups[pair.group], y.groups[pair.group]
     batch = group.upper_batch if pair.level == "upper" else group.lower_batch
     return not group.equal_sizes(pair.level) or batch is not None or _combines_rows(group, x, y_group, pair.level)
 
 
-def in_rows(problem: BaseProblem, x: Any, y: PerTask[Any], pairs: Sequence[Pair]) -> Iterator[ProblemFinding]:
+def in_rows(problem: BaseProblem, x: Tree, y: PerTask[Tree], pairs: Sequence[Pair]) -> Iterator[ProblemFinding]:
     """Losses that are no means over rows; of each one task, as the function is the same for all of its group."""
     pairs = tuple(pair for pair in pairs if jax.tree.leaves(problem.groups[pair.group].source(pair.level)))
     try:
@@ -92,15 +93,15 @@ def _has_one_column(group: Group, level: str) -> bool:
 
 
 class _Losses(NamedTuple):
-    """Of every task, at y and away from it: on a few rows, and on each of them."""
+    """Losses of every task, at y and away from it: on a few rows, and on each of these rows."""
 
-    whole: Any
-    rows: Any  # the mean of the losses on each row
-    size: Any  # of their absolute values
+    whole: Tree
+    rows: Tree  # the mean of the losses on each row
+    size: Tree  # of their absolute values
 
     @property
     def apart(self) -> np.ndarray:
-        """Where the two are not the same."""
+        """The points at which the two differ."""
         tolerance = max(TOLERANCE, 30 * float(jnp.finfo(self.whole.dtype).eps))
         whole, rows, size = (np.asarray(own, np.float64) for own in self)
         known = np.isfinite(whole) & np.isfinite(rows)
@@ -111,16 +112,16 @@ class _Losses(NamedTuple):
 # One program for all, run once: compiling it is what takes time.
 @functools.partial(jax.jit, static_argnames=("pairs", "rolled"), compiler_options={"xla_backend_optimization_level": 0})
 def _losses(
-    problem: BaseProblem, x: Any, y: PerTask[Any], pairs: tuple[Pair, ...], rolled: int | None = None
+    problem: BaseProblem, x: Tree, y: PerTask[Tree], pairs: tuple[Pair, ...], rolled: int | None = None
 ) -> tuple[_Losses, ...]:
     """The losses of each pair, on rows of which one leaf is moved on by one where `rolled` says which."""
     return tuple(_losses_of(problem.groups[g], x, y.groups[g], level, rolled) for g, level in pairs)
 
 
-def _losses_of(group: Group, x: Any, y: Any, level: str, rolled: int | None) -> _Losses:
+def _losses_of(group: Group, x: Tree, y: Tree, level: str, rolled: int | None) -> _Losses:
     source, function = group.source(level), getattr(group, level)
 
-    def one(source: Source, y: Any) -> _Losses:
+    def one(source: Source, y: Tree) -> _Losses:
         leaves, structure = jax.tree.flatten(source.take(source.first(ROWS)))
         batch = jax.tree.unflatten(structure, [jnp.roll(a, i == rolled, 0) for i, a in enumerate(leaves)])
         each = jax.vmap(lambda row: function(x, y, jax.tree.map(lambda a: a[None], row)))(batch)
@@ -131,7 +132,7 @@ def _losses_of(group: Group, x: Any, y: Any, level: str, rolled: int | None) -> 
     return jax.vmap(tasks, in_axes=(None, 0), axis_size=2)(source, pytrees.stack([y, away]))
 
 
-def _unpaired(problem: BaseProblem, x: Any, y: PerTask[Any], pair: Pair, before: _Losses) -> str | None:
+def _unpaired(problem: BaseProblem, x: Tree, y: PerTask[Tree], pair: Pair, before: _Losses) -> str | None:
     """The part of a batch whose rows may change places without a change of the loss, though one-row losses change."""
     group = problem.groups[pair.group]
     source = group.source(pair.level)
@@ -149,7 +150,7 @@ def _unpaired(problem: BaseProblem, x: Any, y: PerTask[Any], pair: Pair, before:
 # ------------------------------------------------------------------ rows that meet each other
 
 
-def _combines_rows(group: Group, x: Any, y: Any, level: str) -> bool:
+def _combines_rows(group: Group, x: Tree, y: Tree, level: str) -> bool:
     """Whether a loss on all the data makes an array with two axes of rows, found by tracing it: nothing is compiled."""
     batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((UNUSUAL, *a.shape[2:]), a.dtype), group.source(level).data)
     one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), y)
@@ -196,11 +197,11 @@ class ProblemFinding:
 
 
 class Moments(NamedTuple):
-    """Of the losses of a task's rows; arrays over tasks, and whatever else."""
+    """Moments of the losses of a task's rows; arrays over tasks."""
 
-    rows: Any  # how many
-    mean: Any
-    variance: Any  # about the mean, divided by the number of rows
+    rows: Tree  # how many
+    mean: Tree
+    variance: Tree  # about the mean, divided by the number of rows
 
     def error(self) -> np.ndarray:
         """The standard error of the mean; not known (NaN) from one row."""
@@ -208,12 +209,12 @@ class Moments(NamedTuple):
         return np.sqrt(np.asarray(self.variance) / np.where(rows > 1, rows - 1, np.nan))
 
 
-def row_moments(objective: Objective, source: Source, x: Any, y: Any) -> Moments:
-    """Of an objective on every row of a source, for every task of the group that the source and the y are of."""
+def row_moments(objective: Objective, source: Source, x: Tree, y: Tree) -> Moments:
+    """The moments of an objective over all rows of a source, for every task of the group of that source and y."""
     longest = getattr(source, "longest", None) or source.rows
     assert isinstance(longest, int)
 
-    def one(source: Source, y: Any) -> Moments:
+    def one(source: Source, y: Tree) -> Moments:
         rows = source.take(source.first(longest))
         losses = jax.vmap(lambda row: objective(x, y, jax.tree.map(lambda a: a[None], row)))(rows)
         exists = jnp.arange(longest) < source.rows

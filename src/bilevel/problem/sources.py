@@ -1,4 +1,4 @@
-"""Where batches come from. The sample is explicit: `draw` chooses it, `take` turns it into a batch.
+"""Sources of batches. The sample is explicit: `draw` chooses it, `take` turns it into a batch.
 
 A sample is row numbers for arrays and the batch itself for a generator, which makes batches on demand, without end.
 Whoever holds a sample can evaluate at two points *on the same data*, which variance-reduced methods need. The sample
@@ -15,15 +15,15 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core.module import leaf, part
+from bilevel._core.types import Batch, Tree
 
-Batch = Any  # a pytree of arrays with a leading axis of rows, as the user's data are
 Loss = Callable[[Batch], jax.Array]
 
 
@@ -65,7 +65,7 @@ class Source(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def axes(self) -> Any:
+    def axes(self) -> Tree:
         """The `in_axes` under which `vmap` gives each task its own source."""
 
     @property
@@ -78,7 +78,7 @@ class Source(abc.ABC):
         """A sample of `size` rows, uniform with replacement; None = all the data."""
 
     @abc.abstractmethod
-    def take(self, sample: Any) -> Batch:
+    def take(self, sample: Tree) -> Batch:
         """The batch of a sample that is not None."""
 
     @abc.abstractmethod
@@ -86,7 +86,7 @@ class Source(abc.ABC):
         """The loss on all the data, exactly."""
 
     @abc.abstractmethod
-    def task(self, i: int) -> Any:
+    def task(self, i: int) -> Tree:
         """All the data of task i of the group, as its user gave them."""
 
     @abc.abstractmethod
@@ -98,7 +98,7 @@ class Source(abc.ABC):
         return jax.tree.map(lambda leaf: leaf[index], self)
 
     def roles_in_memory(self) -> dict[str, Source]:
-        """Where a loader reads this and the other roles of its tasks: all of them in memory, by role."""
+        """If a loader reads the tasks: the sources of all roles, read into memory."""
         return {}
 
     def block_size(self, tasks: int, devices: int = 1) -> int | None:
@@ -110,7 +110,7 @@ class Source(abc.ABC):
         return jax.tree.map(lambda leaf: leaf[start:stop], self)
 
     def on_device(self, number: jax.Array) -> Source:
-        """What a device finds in its part of what `cut` has laid out."""
+        """The source of one device, in its part of what `cut` has made."""
         return self
 
     def loss_on(self, sample: Sample, loss: Loss) -> jax.Array:
@@ -223,7 +223,7 @@ class Ragged(Source):
     equal_sizes = False
 
     @property
-    def axes(self) -> Any:  # noqa: D102
+    def axes(self) -> Tree:  # noqa: D102
         # The rows are shared: each task finds its own by offset and size.
         return dataclasses.replace(self, data=None, offset=0, size=0)
 
@@ -261,7 +261,7 @@ class Ragged(Source):
         first = np.cumsum(size, axis=1) - size + long * np.arange(devices)[:, None]
         tasks = list(zip(*map(np.ravel, (first, offset, size)), strict=True))
 
-        def lay_out(rows: Any) -> np.ndarray:
+        def lay_out(rows: Batch) -> np.ndarray:
             rows = np.asarray(rows)
             laid = np.zeros((devices * long, *rows.shape[1:]), rows.dtype)
             for to, at, count in tasks:
@@ -301,8 +301,8 @@ class Generator(Source):
     >>> easy = Generator(sinusoid, {"amplitude": 0.5, "phase": 1.0})
     """
 
-    sample: Callable[[Any, jax.Array, int], Batch]
-    parameters: Any = leaf()
+    sample: Callable[[Tree, jax.Array, int], Batch]
+    parameters: Tree = leaf()
     evaluation: int = 1000
     seed: int = 0  # of the fixed sample; set by the problem, so that the roles differ
 
@@ -314,7 +314,7 @@ class Generator(Source):
 
     @property
     def rows(self) -> int:
-        """Of the fixed sample."""
+        """The loss on the fixed sample."""
         return self.evaluation
 
     def draw(self, key: jax.Array, size: int | None) -> Sample:  # noqa: D102

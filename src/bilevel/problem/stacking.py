@@ -6,16 +6,19 @@ import dataclasses
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.tree_util import KeyPath
+from jax.typing import ArrayLike
 
 from bilevel._core import pytrees, values
+from bilevel._core.types import Data, Objective, Tree
 from bilevel.problem import mapped
-from bilevel.problem.group import Group, Objective
+from bilevel.problem.group import Group
 from bilevel.problem.loaded import Loaded
 from bilevel.problem.sources import Arrays, Generator, Ragged, Source
 from bilevel.problem.task import ROLES, Task, TaskStack, arrays_of, as_list
@@ -58,7 +61,7 @@ class Stacked(NamedTuple):
     names: list[str]
 
 
-def stack_tasks(owner: str, tasks: Any, upper: Objective, lower: Objective, batches: Batches) -> Stacked:
+def stack_tasks(owner: str, tasks: object, upper: Objective, lower: Objective, batches: Batches) -> Stacked:
     """Stacks like tasks; errors name `owner(tasks=...)`."""
     alike: dict[Hashable, list[_Uniform]] = defaultdict(list)
     names: list[str] = []
@@ -80,7 +83,7 @@ def stack_tasks(owner: str, tasks: Any, upper: Objective, lower: Objective, batc
 
 
 def _check_selection(owner: str, groups: Sequence[Group], names: Sequence[str]) -> None:
-    """All tasks have rows for selection, or none has: the best iterate is that of the worst of all tasks."""
+    """Raises unless all tasks or none have rows for selection: the best iterate needs the worst of all tasks."""
     # As a list of numbers: to go through an array of JAX takes a third of a millisecond a task.
     without = [names[i] for group in groups if group.selection is None for i in np.asarray(group.ids).tolist()]
     if 0 < len(without) < len(names):
@@ -92,7 +95,7 @@ def _check_selection(owner: str, groups: Sequence[Group], names: Sequence[str]) 
 
 
 def shapes_of(group: Group) -> tuple:
-    """What of a group is not its functions: groups that share it could have been one."""
+    """The shapes and options of a group. Groups that share them differ only in their functions."""
     sources = [getattr(group, role) for role in ROLES]
     y = None if group.y is None else pytrees.signature(group.y, skip=1)
     data = [s.reader if isinstance(s, Loaded) else pytrees.signature(getattr(s, "data", None), skip=2) for s in sources]
@@ -103,8 +106,8 @@ class _Uniform(NamedTuple):
     """A task, or many, on the way into a group: on every leaf the first axis is the tasks."""
 
     ids: range
-    roles: dict[str, Any]  # train, validation, selection, test
-    y: Any
+    roles: dict[str, Data]  # train, validation, selection, test
+    y: Tree
     upper: Objective
     lower: Objective
 
@@ -115,7 +118,7 @@ class _Uniform(NamedTuple):
         return self.upper, self.lower, tuple(map(_kind_of_data, self.roles.values())), y
 
 
-def _kind_of_data(data: Any) -> Hashable:
+def _kind_of_data(data: Data) -> Hashable:
     if isinstance(data, Generator):
         return data.sample, data.evaluation, pytrees.signature(data.parameters, skip=1)
     if isinstance(data, Loaded):
@@ -155,12 +158,12 @@ def _uniform(task: Task | TaskStack, first: int, upper: Objective, lower: Object
     return _Uniform(ids, roles, y, task.upper or upper, task.lower or lower)
 
 
-def _stacked(data: Any, what: str, stacked: bool) -> Any:
+def _stacked(data: Data, what: str, stacked: bool) -> Tree:
     """A role's data as arrays whose first axis is the tasks."""
     if isinstance(data, Loaded):
         return data
 
-    def convert(path: Any, a: Any) -> Any:
+    def convert(path: KeyPath, a: Tree) -> Tree:
         return _array(a, f"{what}{jax.tree_util.keystr(path)}", stacked)
 
     arrays = jax.tree_util.tree_map_with_path(convert, arrays_of(data))
@@ -185,7 +188,7 @@ def _stacked(data: Any, what: str, stacked: bool) -> Any:
     return arrays
 
 
-def _array(a: Any, where: str, stacked: bool) -> Any:
+def _array(a: Tree, where: str, stacked: bool) -> Tree:
     """An array with a leading axis of tasks. With numpy, which makes thousands of tasks in the time of a few by JAX."""
     if isinstance(a, Tracer) or _is_extended(a):
         return a if stacked else a.reshape(1, *a.shape)
@@ -209,7 +212,7 @@ def _array(a: Any, where: str, stacked: bool) -> Any:
     return array if stacked else array[None]
 
 
-def _is_extended(a: Any) -> bool:
+def _is_extended(a: Tree) -> bool:
     """Whether it is an array of JAX's own types, such as random keys, which numpy does not know."""
     return isinstance(a, jax.Array) and jnp.issubdtype(a.dtype, jax.dtypes.extended)
 
@@ -235,7 +238,7 @@ def _held_out(alike: list[_Uniform], role: str, seed: int) -> Source | None:
     return None if alike[0].roles[role] is None else _source([own.roles[role] for own in alike], seed)
 
 
-def _source(data: list[Any], seed: int) -> Source:
+def _source(data: list[Tree], seed: int) -> Source:
     if isinstance(data[0], Generator):
         return dataclasses.replace(data[0], parameters=_joined([d.parameters for d in data]), seed=seed)
     if isinstance(data[0], Loaded):  # of one reader
@@ -254,8 +257,8 @@ def _source(data: list[Any], seed: int) -> Source:
     return Ragged(_joined(flat), jnp.asarray(offset, jnp.int32), jnp.asarray(size, jnp.int32), max(rows))
 
 
-def _joined(trees: list[Any]) -> Any:
-    def join(*leaves: Any) -> jax.Array:
+def _joined(trees: list[Tree]) -> Tree:
+    def join(*leaves: ArrayLike) -> jax.Array:
         if _is_extended(leaves[0]) and not any(isinstance(leaf, Tracer) for leaf in leaves):  # by numpy too
             data = np.concatenate([np.asarray(jax.random.key_data(leaf)) for leaf in leaves])
             return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(leaves[0]))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 
 from bilevel._core import pytrees
+from bilevel._core.types import Data, Dataset, Tree
 from bilevel.problem.sources import Generator, Source
 
 ROLES = ("train", "validation", "selection", "test")
@@ -31,23 +31,23 @@ class Task:
         y: where this task's y starts; None = given to `solve`.
     """
 
-    train: Any
-    validation: Any = None
-    selection: Any = dataclasses.field(default=None, kw_only=True)
-    test: Any = None
+    train: Data
+    validation: Data = None
+    selection: Data = dataclasses.field(default=None, kw_only=True)
+    test: Data = None
     name: str | None = None
     upper: Callable[..., jax.Array] | None = None
     lower: Callable[..., jax.Array] | None = None
-    y: Any = None
+    y: Tree = None
 
     @staticmethod
     def stack(
         *,
-        train: Any,
-        validation: Any = None,
-        selection: Any = None,
-        test: Any = None,
-        y: Any = None,
+        train: Data,
+        validation: Data = None,
+        selection: Data = None,
+        test: Data = None,
+        y: Tree = None,
         upper: Callable[..., jax.Array] | None = None,
         lower: Callable[..., jax.Array] | None = None,
         names: Sequence[str] | None = None,
@@ -66,7 +66,7 @@ class Task:
 
     @staticmethod
     def load(
-        dataset: Any,
+        dataset: Dataset,
         *,
         upper: Callable[..., jax.Array] | None = None,
         lower: Callable[..., jax.Array] | None = None,
@@ -103,14 +103,14 @@ class Task:
 class TaskStack:
     """Many like tasks; see `Task.stack`."""
 
-    train: Any
-    validation: Any
-    selection: Any
-    test: Any
+    train: Data
+    validation: Data
+    selection: Data
+    test: Data
     names: Sequence[str] | None
     upper: Callable[..., jax.Array] | None
     lower: Callable[..., jax.Array] | None
-    y: Any
+    y: Tree
 
     @property
     def count(self) -> int:
@@ -130,14 +130,14 @@ class TaskStack:
         return next(iter(lengths.values()))
 
 
-def arrays_of(data: Any) -> Any:
-    """What is stacked of a role's data: a generator's parameters, numbers of tasks that are read, or the rows."""
+def arrays_of(data: Data) -> Tree:
+    """The stacked arrays of a role's data: a generator's parameters, numbers of tasks to load, or the rows."""
     if isinstance(data, Generator):
         return data.parameters
     return jax.tree.leaves(data) if isinstance(data, Source) else data
 
 
-def as_list(owner: str, tasks: Any) -> list[Task | TaskStack]:
+def as_list(owner: str, tasks: object) -> list[Task | TaskStack]:
     """The tasks given to `owner(tasks=...)`, at least one."""
     tasks = [tasks] if isinstance(tasks, (Task, TaskStack)) else tasks
     if not isinstance(tasks, Iterable):

@@ -7,7 +7,7 @@ upper   the largest curvature of sum_i w_i l_i(x), by power iteration on differe
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import optax
 
 from bilevel._core import linear, pytrees
 from bilevel._core.linear import hessian_product, largest_curvature, response
+from bilevel._core.types import Count, Tree
 from bilevel.hypergradients.exact import ConjugateGradient
 from bilevel.hypergradients.upper import Point, Upper
 from bilevel.problem.group import TaskView, UpperSample
@@ -34,7 +35,7 @@ class LowerCurvature(NamedTuple):
     """The largest curvature of each lower problem."""
 
     value: jax.Array
-    vector: Any  # the direction it lies in
+    vector: Tree  # the direction it lies in
     highest: jax.Array  # the largest recent value
 
 
@@ -43,16 +44,16 @@ class Condition(NamedTuple):
 
     value: jax.Array  # L_i / mu_i
     largest: jax.Array  # L_i
-    high: Any  # the directions they lie in
-    low: Any
+    high: Tree  # the directions they lie in
+    low: Tree
 
 
 class Probe(NamedTuple):
-    """Where the measurement of the upper curvature is."""
+    """State of the measurement of the upper curvature."""
 
     value: jax.Array  # L
-    vector: Any
-    slope: Any  # the direction at x
+    vector: Tree
+    slope: Tree  # the direction at x
     turns: jax.Array
     ended: jax.Array
 
@@ -61,7 +62,7 @@ class UpperCurvature(NamedTuple):
     """The largest curvature of the weighted upper objective."""
 
     value: jax.Array
-    vector: Any
+    vector: Tree
 
 
 def measuring(problem: Problem) -> Problem:
@@ -73,10 +74,10 @@ def measuring(problem: Problem) -> Problem:
     return problem.rebatched(enlarge)
 
 
-def lower(problem: Problem, x: Any, y: PerTask[Any], key: jax.Array) -> PerTask[LowerCurvature]:
+def lower(problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array) -> PerTask[LowerCurvature]:
     """Measures every lower curvature from scratch."""
 
-    def one(task: TaskView, y: Any, key: jax.Array) -> LowerCurvature:
+    def one(task: TaskView, y: Tree, key: jax.Array) -> LowerCurvature:
         found = largest_curvature(task.lower, x, y, task.draw(key))
         return LowerCurvature(found.value, found.vector, found.value)
 
@@ -85,8 +86,8 @@ def lower(problem: Problem, x: Any, y: PerTask[Any], key: jax.Array) -> PerTask[
 
 def follow_lower(
     problem: Problem,
-    x: Any,
-    y: PerTask[Any],
+    x: Tree,
+    y: PerTask[Tree],
     samples: PerTask[Sample],
     known: PerTask[LowerCurvature],
     stale: bool = False,
@@ -102,7 +103,7 @@ def follow_lower(
     """
     drop = MAX_DROP if problem.is_stochastic else jnp.inf
 
-    def one(task: TaskView, y: Any, sample: Sample, known: LowerCurvature) -> LowerCurvature:
+    def one(task: TaskView, y: Tree, sample: Sample, known: LowerCurvature) -> LowerCurvature:
         product = lambda v: hessian_product(task.lower, x, y, v, sample)  # noqa: E731
         along = jax.grad(task.lower, argnums=1)(x, y, sample) if stale else known.vector
         value, vector = linear.stretch(product, along)
@@ -113,10 +114,10 @@ def follow_lower(
     return problem.each(one, y, samples, known)
 
 
-def unmeasured(y: PerTask[Any]) -> PerTask[Condition]:
+def unmeasured(y: PerTask[Tree]) -> PerTask[Condition]:
     """Directions to start from."""
 
-    def one(y: Any) -> Condition:
+    def one(y: Tree) -> Condition:
         one = jnp.ones((), optax.tree.norm(y).dtype)
         return Condition(one, one, pytrees.generic(y, 2.4), pytrees.generic(y, 1.7))
 
@@ -124,11 +125,11 @@ def unmeasured(y: PerTask[Any]) -> PerTask[Condition]:
 
 
 def condition(
-    problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, known: PerTask[Condition], iterations: Any
+    problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array, known: PerTask[Condition], iterations: Count
 ) -> PerTask[Condition]:
     """Measures L_i / mu_i further on from what is known."""
 
-    def one(task: TaskView, y: Any, key: jax.Array, known: Condition) -> Condition:
+    def one(task: TaskView, y: Tree, key: jax.Array, known: Condition) -> Condition:
         sample = task.draw(key)
         dtype = known.value.dtype
         product = lambda v: hessian_product(task.lower, x, y, v, sample)  # noqa: E731
@@ -136,7 +137,7 @@ def condition(
             0, iterations, lambda _, at: linear.stretch(product, at.vector), linear.Stretch(known.largest, known.high)
         )
 
-        def lowest(_: Any, carry: tuple) -> tuple:
+        def lowest(_: object, carry: tuple) -> tuple:
             image = product(carry[1])
             smallest = jnp.asarray(optax.tree.vdot(carry[1], image), dtype)
             return smallest, pytrees.unit(
@@ -151,15 +152,15 @@ def condition(
 
 
 def settle(
-    problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, known: PerTask[Condition], steps: Any
-) -> PerTask[Any]:
+    problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array, known: PerTask[Condition], steps: Count
+) -> PerTask[Tree]:
     """y after lower steps of size 1/L_i on one sample: where y will be once it has followed x."""
 
-    def one(task: TaskView, y: Any, key: jax.Array, known: Condition) -> Any:
+    def one(task: TaskView, y: Tree, key: jax.Array, known: Condition) -> Tree:
         sample = task.draw(key)
         rate = 1 / jnp.where(known.largest > 0, known.largest, 1)
 
-        def down(_: Any, y: Any) -> Any:
+        def down(_: object, y: Tree) -> Tree:
             gradient = jax.grad(task.lower, argnums=1)(x, y, sample)
             return jax.tree.map(lambda y, g: y - (rate * g).astype(y.dtype), y, gradient)
 
@@ -168,7 +169,7 @@ def settle(
     return problem.each(one, y, problem.keys(key), known)
 
 
-def upper(problem: Problem, point: Point, key: jax.Array, vector: Any, iterations: Any) -> UpperCurvature:
+def upper(problem: Problem, point: Point, key: jax.Array, vector: Tree, iterations: Count) -> UpperCurvature:
     """Power iteration on the Hessian of sum_i w_i l_i, a product being a central difference of the hypergradient.
 
     At x + u each y_i is moved by -A^-1 J' u, as y_i* would move; both ends use one sample. Afterwards L is doubled
@@ -181,7 +182,7 @@ def upper(problem: Problem, point: Point, key: jax.Array, vector: Any, iteration
     dtype = size.dtype
     reach = (jnp.finfo(dtype).eps ** (1 / 3) * jnp.where(size > 0, size, 1)).astype(dtype)
 
-    def gradient(there: Any) -> Any:
+    def gradient(there: Tree) -> Tree:
         y = _followed(problem, point, optax.tree.sub(there, x), samples)
         return oracle.direction(point._replace(x=there, y=y), samples).direction
 
@@ -211,10 +212,10 @@ def upper(problem: Problem, point: Point, key: jax.Array, vector: Any, iteration
     return UpperCurvature(end.value, end.vector)
 
 
-def _followed(problem: Problem, point: Point, move: Any, samples: PerTask[UpperSample]) -> PerTask[Any]:
+def _followed(problem: Problem, point: Point, move: Tree, samples: PerTask[UpperSample]) -> PerTask[Tree]:
     """Every y_i moved by -A^-1 J' u, as y_i* would where x moves by u."""
 
-    def one(task: TaskView, y: Any, sample: UpperSample) -> Any:
+    def one(task: TaskView, y: Tree, sample: UpperSample) -> Tree:
         right = response(task.lower, point.x, y, move, sample.lower)
         product = lambda v: hessian_product(task.lower, point.x, y, v, sample.lower)  # noqa: E731
         follow = linear.conjugate_gradient(product, right, None, 10, 1e-3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
+from bilevel._core.types import Count, Tree
 from bilevel.hypergradients.upper import Point
 from bilevel.lower.rules import Rule
 from bilevel.problem.per_task import PerTask, for_tasks
@@ -77,11 +77,11 @@ class Given(Rates):
         if not callable(self.shape):
             raise TypeError(f"Given(shape=...) got {self.shape!r}: it needs a function of the fraction that is over.")
 
-    def _at(self, rate: Rate, state: RatesState, step: jax.Array) -> Any:
+    def _at(self, rate: Rate, state: RatesState, step: jax.Array) -> Tree:
         dtype = state.horizon.dtype
         return jnp.asarray(rate_at(rate, step), dtype) * self.shape(jnp.minimum(step / state.horizon, 1).astype(dtype))
 
-    def upper(self, state: RatesState, x: Any, direction: Any, step: jax.Array) -> UpperStep:
+    def upper(self, state: RatesState, x: Tree, direction: Tree, step: jax.Array) -> UpperStep:
         """alpha."""
         return UpperStep(direction, self._at(self.upper_rate, state, step), None, state)
 
@@ -116,12 +116,12 @@ class Scaled(Rates):
     # Read-only, as every field of a part is; pyright would allow them to be assigned to.
     @property
     def upper_rule(self) -> Rule | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What alpha is chosen for."""
+        """The rule that alpha is chosen for."""
         return self.rates.upper_rule
 
     @property
     def lower_rule(self) -> Rule | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What every beta_i is chosen for."""
+        """The rule that every beta_i is chosen for."""
         return self.rates.lower_rule
 
     @property
@@ -146,20 +146,22 @@ class Scaled(Rates):
         return self.rates.init(problem, point, needs, key, steps)
 
     def measures(self, state: RatesState) -> bool:
-        """Where the rates measure."""
+        """Whether the rates measure."""
         return self.rates.measures(state)
 
-    def refresh(self, problem: Problem, point: Point, state: RatesState, key: jax.Array, iterations: Any) -> RatesState:
+    def refresh(
+        self, problem: Problem, point: Point, state: RatesState, key: jax.Array, iterations: Count
+    ) -> RatesState:
         """That of the rates."""
         return self.rates.refresh(problem, point, state, key, iterations)
 
     def follow(
-        self, problem: Problem, x: Any, y: PerTask, rows: PerTask[Sample], state: RatesState, stale: bool = False
+        self, problem: Problem, x: Tree, y: PerTask, rows: PerTask[Sample], state: RatesState, stale: bool = False
     ) -> RatesState:
         """That of the rates."""
         return self.rates.follow(problem, x, y, rows, state, stale)
 
-    def upper(self, state: RatesState, x: Any, direction: Any, step: jax.Array) -> UpperStep:
+    def upper(self, state: RatesState, x: Tree, direction: Tree, step: jax.Array) -> UpperStep:
         """alpha times the factor."""
         move = self.rates.upper(state, x, direction, step)
         return move._replace(rate=(self.factor * move.rate).astype(move.rate.dtype))

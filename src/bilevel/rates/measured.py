@@ -18,7 +18,7 @@ that wait for it stay where the first steps have put them.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ import optax
 
 from bilevel._core import pytrees
 from bilevel._core.module import part
+from bilevel._core.types import Count, Tree
 from bilevel.hypergradients.upper import Point
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
@@ -42,24 +43,24 @@ from bilevel.rates.protocol import (
     or_one,
 )
 
-MEMORY = 0.9  # of the running mean that tells a direction from its noise
+MEMORY = 0.9  # factor of the running mean that separates a direction from its noise
 LONGEST = 0.05  # lag of y that weights wait for, as a share of the run
 CLIP = 2.0  # directions longer than this many running norms are clipped
-SHARE = 0.1  # of a direction's norm that the running norm takes over
+SHARE = 0.1  # share of a new norm in the running norm
 
 
 class UpperRate(NamedTuple):
-    """What the upper rate is made of."""
+    """State of the upper rate."""
 
     curvature: UpperCurvature
     highest: jax.Array  # the largest curvature seen
     norm: jax.Array  # running norm of the direction; 0 before the first
-    mean: Any = None  # running mean of the direction, where batches are drawn
-    square: Any = None  # running mean of its squared norm
+    mean: Tree = None  # running mean of the direction, where batches are drawn
+    square: Tree = None  # running mean of its squared norm
 
 
 class MeasuredState(NamedTuple):
-    """None where the user gave a rate."""
+    """State of measured rates; None for rates that the user gave."""
 
     upper: UpperRate | None
     condition: PerTask[Condition] | None
@@ -85,10 +86,12 @@ class Measured(Rates):
         return MeasuredState(upper, condition, kappa, zero if needs.weights else None)
 
     def measures(self, state: RatesState) -> bool:
-        """Where alpha or gamma is chosen."""
+        """Whether alpha or gamma is chosen."""
         return state.own.condition is not None
 
-    def refresh(self, problem: Problem, point: Point, state: RatesState, key: jax.Array, iterations: Any) -> RatesState:
+    def refresh(
+        self, problem: Problem, point: Point, state: RatesState, key: jax.Array, iterations: Count
+    ) -> RatesState:
         """The more iterations, the less is taken from the last measurement."""
         own: MeasuredState = state.own
         if own.condition is None:
@@ -109,7 +112,7 @@ class Measured(Rates):
             own = own._replace(upper=own.upper._replace(curvature=new._replace(value=value), highest=highest))
         return state._replace(own=own)
 
-    def upper(self, state: RatesState, x: Any, direction: Any, step: jax.Array) -> UpperStep:
+    def upper(self, state: RatesState, x: Tree, direction: Tree, step: jax.Array) -> UpperStep:
         """decay / (2 L_x), and the direction clipped."""
         direction, known = clip(direction, state.own.upper)
         rate = decay(step, state.horizon) / (2 * or_one(known.curvature.value))
@@ -142,7 +145,7 @@ def signal(known: UpperRate) -> jax.Array:
     return jnp.where(known.square > 0, jnp.minimum(ratio, 1), 1)
 
 
-def clip(direction: Any, known: UpperRate) -> tuple[Any, UpperRate]:
+def clip(direction: Tree, known: UpperRate) -> tuple[Tree, UpperRate]:
     """The direction, clipped at some running norms, and the running norm after it.
 
     Where y and v lag behind x, the direction is wrong, and grows as x follows it: short steps let them catch up.

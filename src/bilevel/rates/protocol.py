@@ -1,4 +1,4 @@
-"""Where the rates come from that a solver was not given.
+"""Rates that a solver was not given.
 
 A solver has three rates: alpha of x, beta of every y_i, gamma of the weights. What its user gave wins. For the others
 it asks its `rates`, a part that follows the run in a state of its own.
@@ -7,12 +7,13 @@ it asks its `rates`, a part that follows the run in a state of its own.
 from __future__ import annotations
 
 import abc
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from bilevel._core.types import Count, Tree
 from bilevel.hypergradients.upper import Point
 from bilevel.lower.rules import Rule
 from bilevel.problem.per_task import PerTask, for_tasks
@@ -33,11 +34,11 @@ class Needs(NamedTuple):
 
 
 class RatesState(NamedTuple):
-    """What rates are made of; None where nothing needs it."""
+    """State of the rates; fields that nothing needs are None."""
 
     horizon: jax.Array  # K, the planned number of steps
     curvature: PerTask[LowerCurvature] | None  # of the lower problems
-    own: Any  # of the kind of rates
+    own: Tree  # of the kind of rates
 
     def remaining(self, step: jax.Array) -> jax.Array:
         """1 - k / K, the fraction of the run that is left; beyond step K, that of one step."""
@@ -47,9 +48,9 @@ class RatesState(NamedTuple):
 class UpperStep(NamedTuple):
     """How x moves: x <- x - units rule(rate)(direction)."""
 
-    direction: Any
+    direction: Tree
     rate: jax.Array
-    units: Any  # a number for every leaf of x; None = 1
+    units: Tree  # a number for every leaf of x; None = 1
     state: RatesState
 
 
@@ -81,22 +82,24 @@ class Rates(abc.ABC):
         horizon = jnp.asarray(steps, point.weights.dtype)
         return RatesState(horizon, followed, self.init_own(problem, point, needs))
 
-    def init_own(self, problem: Problem, point: Point, needs: Needs) -> Any:
-        """What this kind of rates carries."""
+    def init_own(self, problem: Problem, point: Point, needs: Needs) -> Tree:
+        """The first state of this kind of rates."""
         return ()
 
     def measures(self, state: RatesState) -> bool:
         """Whether `refresh` has anything to measure."""
         return False
 
-    def refresh(self, problem: Problem, point: Point, state: RatesState, key: jax.Array, iterations: Any) -> RatesState:
+    def refresh(
+        self, problem: Problem, point: Point, state: RatesState, key: jax.Array, iterations: Count
+    ) -> RatesState:
         """Between steps, at intervals: measures again what changes as x moves; the point has half-uniform weights."""
         return state
 
     def follow(
-        self, problem: Problem, x: Any, y: PerTask, rows: PerTask[Sample], state: RatesState, stale: bool = False
+        self, problem: Problem, x: Tree, y: PerTask, rows: PerTask[Sample], state: RatesState, stale: bool = False
     ) -> RatesState:
-        """In every step: a power iteration on every lower problem, where anything needs it.
+        """Makes a power iteration on every lower problem in every step, if anything needs curvature.
 
         `stale`: what is known of these tasks may be of long ago.
         """
@@ -105,7 +108,7 @@ class Rates(abc.ABC):
         return state._replace(curvature=curvature.follow_lower(problem, x, y, rows, state.curvature, stale))
 
     @abc.abstractmethod
-    def upper(self, state: RatesState, x: Any, direction: Any, step: jax.Array) -> UpperStep:
+    def upper(self, state: RatesState, x: Tree, direction: Tree, step: jax.Array) -> UpperStep:
         """alpha, and the direction as it is to be taken."""
 
     @abc.abstractmethod

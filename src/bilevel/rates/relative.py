@@ -19,13 +19,14 @@ Reference: none of its own; Shazeer and Stern (Adafactor), ICML 2018, for relati
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from bilevel._core.module import part
+from bilevel._core.types import Tree
 from bilevel.hypergradients.upper import Point
 from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
@@ -43,9 +44,9 @@ from bilevel.rates.protocol import (
 
 
 class RelativeState(NamedTuple):
-    """None where the user gave a rate."""
+    """State of relative rates; None for rates that the user gave."""
 
-    largest: Any  # the largest size of every leaf of x so far
+    largest: Tree  # the largest size of every leaf of x so far
     worst: jax.Array | None  # running size of the worst loss; 0 before the first
 
 
@@ -61,7 +62,7 @@ class Relative(Rates):
         zero = jnp.zeros((), point.weights.dtype)
         return RelativeState(first_sizes(point.x) if needs.upper else None, zero if needs.weights else None)
 
-    def upper(self, state: RatesState, x: Any, direction: Any, step: jax.Array) -> UpperStep:
+    def upper(self, state: RatesState, x: Tree, direction: Tree, step: jax.Array) -> UpperStep:
         """min(0.03, 1.5 / sqrt(K)) (1 - t), in units of the size of x."""
         sizes = jax.tree.map(size, x)
         largest = jax.tree.map(jnp.maximum, state.own.largest, sizes)
@@ -96,8 +97,8 @@ def size(x: jax.Array) -> jax.Array:
     return jnp.sqrt(jnp.mean(x**2))
 
 
-def first_sizes(x: Any) -> Any:
-    """Of every leaf; where it is zero, of all x; where that is zero, 1.
+def first_sizes(x: Tree) -> Tree:
+    """The size of every leaf; of a zero leaf, that of x; of a zero x, 1.
 
     >>> first_sizes({"w": jnp.full(3, 2.0), "b": jnp.zeros(1)})["b"].round(3).item()
     1.732...
@@ -108,7 +109,7 @@ def first_sizes(x: Any) -> Any:
     return jax.tree.map(lambda x: jnp.where(size(x) > 0, size(x), other.astype(x.dtype)), x)
 
 
-def share_moved(old: Any, new: Any) -> jax.Array:
+def share_moved(old: Tree, new: Tree) -> jax.Array:
     """How far x moved, relative to its size; at most a half."""
     length, way = optax.tree.norm(new), optax.tree.norm(optax.tree.sub(new, old))
     return jnp.where(way < length / 2, way / jnp.where(length > 0, length, 1), jnp.where(way > 0, 0.5, 0.0))

@@ -1,1 +1,1 @@
-"""What a run returns, kept and drawn."""
+"""The result of a run, its files and its plots."""

@@ -1,4 +1,4 @@
-"""What a run leaves behind: the history of its evaluations, its iterates, its divergences.
+"""Parts of a result: the history of evaluations, the iterates, the divergences.
 
 Also the mean over the worst fraction of the losses, which `CVaR` minimises.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple
 
 import numpy as np
+from jax.typing import ArrayLike
 
 from bilevel._core.averages import mean, worst
+from bilevel._core.types import X, Y
 from bilevel.problem.per_task import TaskValues
 from bilevel.weightings.baselines import Baselines, WorstRegret
 from bilevel.weightings.cvar import CVaR
@@ -106,11 +108,11 @@ def column_names(history: History, names: Sequence[str]) -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Iterate:
+class Iterate(Generic[X, Y]):
     """One point of a run: x, every task's y, the weights, and the tasks' losses there."""
 
-    x: Any
-    y: TaskValues
+    x: X
+    y: TaskValues[Y]
     weights: np.ndarray
     losses: np.ndarray  # on all validation data, in the order of the tasks
     selection_losses: np.ndarray | None = dataclasses.field(default=None, kw_only=True)
@@ -190,13 +192,15 @@ class Divergence(NamedTuple):
     def line(self) -> str:
         """The event in a few words."""
         what = self.quantity if self.task is None else f"{self.quantity} of task {self.task!r}"
-        then = "ended" if self.factor is None else f"went on from step {self.back_to} with rates times {self.factor:g}"
+        then = (
+            "ended" if self.factor is None else f"continued from step {self.back_to} with rates times {self.factor:g}"
+        )
         if self.quantity == "objective":
             return f"lost ground by step {self.step}: {then}"
         return f"diverged at step {self.step} ({what}): {then}"
 
 
-def tail_mean(losses: Any, fraction: float) -> float:
+def tail_mean(losses: ArrayLike, fraction: float) -> float:
     """The mean over the worst `fraction` of the losses; the last of them counts in part if needed.
 
     This is the CVaR of the losses, min over t of  t + mean((losses - t)_+) / fraction.
@@ -213,7 +217,7 @@ def tail_mean(losses: Any, fraction: float) -> float:
     return float((mean(worst[:whole]) * whole if whole else 0.0) / count + part / count)
 
 
-def fraction_of(solver: Any) -> float | None:
+def fraction_of(solver: object) -> float | None:
     """The fraction of the solver's `CVaR`, read from its text if the result was loaded; None for other weightings."""
     if isinstance(solver, str):
         found = re.search(r"\bweighting=CVaR\(fraction=([0-9.e+-]+)", solver)
@@ -222,13 +226,12 @@ def fraction_of(solver: Any) -> float | None:
     return float(weighting.fraction) if isinstance(weighting, CVaR) else None
 
 
-def _draws_fresh_tasks(solver: Any) -> bool:
-    return getattr(getattr(solver, "sampling", None), "fresh", False)
-
-
-def of_distribution(solver: Any) -> float | None:
+def of_distribution(solver: object) -> float | None:
     """With tasks from a distribution, the fraction whose mean the solver minimises (1 = all); None with a task list."""
-    fresh = "sampling=Fresh(" in solver if isinstance(solver, str) else _draws_fresh_tasks(solver)
+    if isinstance(solver, str):
+        fresh = "sampling=Fresh(" in solver
+    else:
+        fresh = getattr(getattr(solver, "sampling", None), "fresh", False)
     return (fraction_of(solver) or 1.0) if fresh else None
 
 

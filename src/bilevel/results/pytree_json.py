@@ -8,7 +8,6 @@ or in the structure of an example that the user gives.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ import numpy as np
 
 from bilevel._core import pytrees
 from bilevel._core.documents import shown
+from bilevel._core.types import Json, Tree
 
 Arrays = Mapping[str, np.ndarray]
 Structure = None | str | dict[str, list[list]]  # the path of a leaf, or the {kind: [[key, child], ...]} of a node
@@ -24,7 +24,7 @@ DEEPEST = 100  # levels: reading recurses once a level, and must not run out of 
 KINDS = {"dict": (str, int, bool), "list": (int,), "tuple": (int,), "node": (str,)}  # kinds of nodes: types of keys
 
 
-def describe(node: Any, path: str = "", depth: int = 0) -> Structure:
+def describe(node: Tree, path: str = "", depth: int = 0) -> Structure:
     """The structure of a pytree, its leaves in JAX's order.
 
     >>> describe({"w": 1.0, "b": [2.0, None]})
@@ -60,7 +60,7 @@ def paths(structure: Structure) -> list[str]:
     return [path for _, child in children for path in paths(child)]
 
 
-def checked_paths(structure: Any) -> list[str]:
+def checked_paths(structure: Json) -> list[str]:
     """The paths of the leaves of a structure in a file; where it is none, a ValueError to follow "the structure".
 
     >>> checked_paths({"tuple": [[0, "/0"], [2, None]]})
@@ -73,7 +73,7 @@ def checked_paths(structure: Any) -> list[str]:
     return found
 
 
-def _checked(structure: Any, depth: int) -> Iterator[str]:
+def _checked(structure: Json, depth: int) -> Iterator[str]:
     if depth > DEEPEST:
         raise ValueError(f"is nested more than {DEEPEST} levels deep")
     if structure is None:
@@ -95,12 +95,12 @@ def _checked(structure: Any, depth: int) -> Iterator[str]:
         yield from _checked(child, depth + 1)
 
 
-def leaves(structure: Structure, node: Any, prefix: str) -> dict[str, Leaf]:
+def leaves(structure: Structure, node: Tree, prefix: str) -> dict[str, Leaf]:
     """The leaves of a pytree, each named by a prefix and its path."""
     return {prefix + path: leaf for path, leaf in zip(paths(structure), jax.tree.leaves(node), strict=True)}
 
 
-def restore(structure: Structure, arrays: Arrays, prefix: str, example: Any = None) -> Any:
+def restore(structure: Structure, arrays: Arrays, prefix: str, example: Tree = None) -> Tree:
     """The pytree of these named leaves, in the structure of an example where one is given."""
     if example is not None:
         named = [_as_jax(arrays[prefix + path]) for path in paths(structure)]
@@ -120,7 +120,7 @@ def _as_jax(array: np.ndarray) -> Leaf:
 
 
 def check_fit(
-    argument: str, example: Any, structure: Structure, arrays: Arrays, prefix: str, stacked: bool = False
+    argument: str, example: Tree, structure: Structure, arrays: Arrays, prefix: str, stacked: bool = False
 ) -> None:
     """A ValueError unless an example has the structure and the shapes that the file holds."""
     shapes = [arrays[prefix + path].shape[stacked:] for path in paths(structure)]

@@ -6,10 +6,11 @@ import dataclasses
 import functools
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 import numpy as np
 
+from bilevel._core.types import Tree, X, Y
 from bilevel.problem.per_task import TaskValues
 from bilevel.problem.problem import BaseProblem
 from bilevel.results import findings, summary
@@ -58,7 +59,7 @@ class Reportable:
 
 
 class Stored(NamedTuple):
-    """What a file says about the solver and the problem, which it does not hold."""
+    """A file's facts about the solver and the problem, which it does not hold."""
 
     objective: str | None
     findings: tuple[Finding, ...] | None  # None = the file is of a version that did not keep them
@@ -68,14 +69,14 @@ class Stored(NamedTuple):
 
     @classmethod
     def of(cls, result: Result) -> Stored:
-        """What to keep of a result that loses its solver and its problem."""
+        """The facts to store with a result, whose solver and problem are not stored."""
         known = result.baselines
         values = None if known is None else np.asarray(known.values)
         return cls(result.objective, result.findings, result.fits_validation, result.verdict, values)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Result(Reportable):
+class Result(Reportable, Generic[X, Y]):
     """The last iterate of a run, other iterates of it, and its history.
 
     `x`, `y`, `weights`, `losses`, `selection_losses`, `test_losses`, `worst`, `mean` and `worst_task` are those of
@@ -109,12 +110,12 @@ class Result(Reportable):
         stored: what the file of a loaded result says about the solver and the problem; None = not loaded.
     """
 
-    problem: BaseProblem | None = dataclasses.field(repr=False)
+    problem: BaseProblem[X, Y] | None = dataclasses.field(repr=False)
     solver: Any
-    last: Iterate = dataclasses.field(repr=False)
-    best: Iterate = dataclasses.field(repr=False)
-    random: Iterate = dataclasses.field(repr=False)
-    average: Iterate = dataclasses.field(repr=False)
+    last: Iterate[X, Y] = dataclasses.field(repr=False)
+    best: Iterate[X, Y] = dataclasses.field(repr=False)
+    random: Iterate[X, Y] = dataclasses.field(repr=False)
+    average: Iterate[X, Y] = dataclasses.field(repr=False)
     history: History
     status: str
     message: str
@@ -127,12 +128,12 @@ class Result(Reportable):
     stored: Stored | None = dataclasses.field(default=None, repr=False)
 
     @property
-    def x(self) -> Any:
+    def x(self) -> X:
         """What the tasks share."""
         return self.last.x
 
     @property
-    def y(self) -> TaskValues:
+    def y(self) -> TaskValues[Y]:
         """Every task's own variable, by name."""
         return self.last.y
 
@@ -285,7 +286,7 @@ class Result(Reportable):
         return self.summary()
 
 
-def load(path: str | os.PathLike[str], *, x: Any = None, y: Any = None) -> Result:
+def load(path: str | os.PathLike[str], *, x: Tree = None, y: Tree = None) -> Result:
     """Reads a result that `Result.save` wrote, bit for bit: all of it but the problem and its functions.
 
     `problem` is None, `solver` is the text of the solver, and the findings are those of the result that was saved.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
+from bilevel._core.types import Tree
 from bilevel.results.result import Reportable, Result
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Results(Sequence[Result], Reportable):
         storage.save_all(self, path)
 
     @staticmethod
-    def load(path: str | os.PathLike[str], *, x: Any = None, y: Any = None) -> Results:
+    def load(path: str | os.PathLike[str], *, x: Tree = None, y: Tree = None) -> Results:
         """Reads what `Results.save` wrote. Arguments are those of `bilevel.load`, which reads one run.
 
         >>> import tempfile, bilevel as bl

@@ -16,7 +16,7 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -25,6 +25,7 @@ import optax
 from bilevel._core import array_files, documents, pytrees, values
 from bilevel._core.array_files import Arrays, Kind
 from bilevel._core.files import FilePath, shown_path, target_file, write_whole
+from bilevel._core.types import Json, Tree
 from bilevel.problem.per_task import Names, TaskValues
 from bilevel.results import pytree_json
 from bilevel.results.findings.finding import Finding
@@ -62,13 +63,13 @@ def save_all(results: Sequence[Result], path: FilePath) -> None:
     _write(target, array_files.encode(SEVERAL, document, arrays))
 
 
-def read(path: FilePath, x: Any = None, y: Any = None) -> Result:
+def read(path: FilePath, x: Tree = None, y: Tree = None) -> Result:
     """A saved `Result`; see `bilevel.load`."""
     document, arrays = array_files.read(path, KIND)
     return restored(document, arrays, f"load({str(path)!r})", x, y)
 
 
-def read_all(path: FilePath, x: Any = None, y: Any = None) -> list[Result]:
+def read_all(path: FilePath, x: Tree = None, y: Tree = None) -> list[Result]:
     """Several saved results; see `Results.load`."""
     whole, arrays = array_files.read(path, SEVERAL)
     where = f"Results.load({str(path)!r})"
@@ -90,10 +91,10 @@ def _write(path: Path, content: bytes) -> None:
 # ------------------------------------------------------------------ a result
 
 
-def described(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
+def described(result: Result) -> tuple[dict[str, Json], dict[str, Json]]:
     """A result as a document and arrays."""
     y = result.y
-    document: dict[str, Any] = {
+    document: dict[str, Json] = {
         "solver": result.solver if isinstance(result.solver, str) else repr(result.solver),
         **{name: getattr(result, name) for name in FACTS},
         "divergences": [event._asdict() for event in result.divergences],
@@ -107,7 +108,7 @@ def described(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
         "fits_validation": result.fits_validation,
         "metrics": list(result.history.metrics),
     }
-    arrays: dict[str, Any] = {f"history/{name}": result.history[name] for name in COLUMNS if name in result.history}
+    arrays: dict[str, Json] = {f"history/{name}": result.history[name] for name in COLUMNS if name in result.history}
     arrays |= {f"history/metrics/{name}": own for name, own in result.history.metrics.items()}
     if result.baselines is not None:
         arrays["baselines"] = np.asarray(result.baselines.values)
@@ -122,7 +123,7 @@ def described(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
     return document, arrays
 
 
-def restored(document: Any, arrays: Arrays, where: str, x: Any, y: Any) -> Result:
+def restored(document: Json, arrays: Arrays, where: str, x: Tree, y: Tree) -> Result:
     """The result of a document and arrays, after all of both has been checked."""
     fields = documents.Fields(document, where)
     stated = read_facts(fields)
@@ -150,7 +151,7 @@ def restored(document: Any, arrays: Arrays, where: str, x: Any, y: Any) -> Resul
             metrics={metric: arrays[f"{name}/metrics/{metric}"] for metric in stated.metrics},
         )
 
-    columns: dict[str, Any] = {name: arrays.get(f"history/{name}") for name in COLUMNS}
+    columns: dict[str, Json] = {name: arrays.get(f"history/{name}") for name in COLUMNS}
     columns["metrics"] = {name: arrays[f"history/metrics/{name}"] for name in stated.metrics}
     return Result(
         problem=None,
@@ -161,7 +162,7 @@ def restored(document: Any, arrays: Arrays, where: str, x: Any, y: Any) -> Resul
     )
 
 
-def _example_per_group(y: Any, names: Names, groups: list[list[int]]) -> list[Any]:
+def _example_per_group(y: Tree, names: Names, groups: list[list[int]]) -> list[Tree]:
     """One example of y for every group of tasks, from one for all or a dict by task name."""
     if not (isinstance(y, Mapping) and set(y) & set(names)):
         return [y] * len(groups)
@@ -194,7 +195,7 @@ class StoredFacts(NamedTuple):
 
     tasks: list[str]
     groups: list[list[int]]
-    fields: dict[str, Any]  # of the `Result`
+    fields: dict[str, Json]  # of the `Result`
     stored: Stored
     metrics: tuple[str, ...] = ()
 
@@ -205,7 +206,7 @@ def read_facts(document: documents.Fields) -> StoredFacts:
     groups = document.take(
         "groups", lambda ids: _are_groups(ids, len(tasks)), f"each task from 0 to {len(tasks) - 1} once"
     )
-    own: dict[str, Any] = {name: document.text(name) for name in ("solver", "status", "message")}
+    own: dict[str, Json] = {name: document.text(name) for name in ("solver", "status", "message")}
     own |= {name: document.whole(name) for name in ("steps", "seed")}
     # compile_seconds is missing in files of bilevel 0.1.0.
     own["seconds"] = document.number("seconds")
@@ -219,7 +220,7 @@ def read_facts(document: documents.Fields) -> StoredFacts:
     return StoredFacts(tasks, groups, own, _stored(document, own["solver"]), metrics)
 
 
-def _divergence(event: Any, where: str) -> Divergence:
+def _divergence(event: Json, where: str) -> Divergence:
     fields = documents.Fields(event, f"{where}: a divergence")
     task, factor = (event.get(name) for name in ("task", "factor"))
     return Divergence(
@@ -232,7 +233,7 @@ def _divergence(event: Any, where: str) -> Divergence:
     )
 
 
-def _finding(told: Any, where: str) -> Finding:
+def _finding(told: Json, where: str) -> Finding:
     """One finding; earlier versions wrote its sentence only."""
     if documents.is_text(told):
         return Finding("unknown", told)
@@ -241,19 +242,19 @@ def _finding(told: Any, where: str) -> Finding:
     return Finding(fields.text("kind"), fields.text("text"), numbers)
 
 
-def _are_numbers(numbers: Any) -> bool:
+def _are_numbers(numbers: Json) -> bool:
     if not isinstance(numbers, dict):
         return False
     is_number = lambda value: not isinstance(value, bool) and values.is_number(value)  # noqa: E731
     return all(documents.is_text(name) and (documents.is_text(v) or is_number(v)) for name, v in numbers.items())
 
 
-def _is_name(name: Any) -> bool:
+def _is_name(name: Json) -> bool:
     return documents.is_text(name) or documents.is_whole(name)
 
 
 def _stored(document: documents.Fields, solver: str) -> Stored:
-    """What the file says about solver and problem; bilevel 0.1.0 kept only the text of the solver."""
+    """The file's facts about solver and problem; bilevel 0.1.0 kept only the text of the solver."""
     fits = "fits_validation" in document and document.take(
         "fits_validation", lambda value: isinstance(value, bool), "true or false"
     )
@@ -266,13 +267,13 @@ def _stored(document: documents.Fields, solver: str) -> Stored:
     return Stored(weighting[1] if weighting else None, findings=None)
 
 
-def _are_names(names: Any) -> bool:
+def _are_names(names: Json) -> bool:
     if not isinstance(names, list) or not names:
         return False
     return all(map(_is_name, names)) and len(set(names)) == len(names)
 
 
-def _are_groups(groups: Any, tasks: int) -> bool:
+def _are_groups(groups: Json, tasks: int) -> bool:
     if not isinstance(groups, list) or not all(isinstance(ids, list) and ids for ids in groups):
         return False
     flat = [i for ids in groups for i in ids]

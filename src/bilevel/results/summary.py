@@ -24,9 +24,8 @@ def text(result: Result) -> str:
     title = name if result.objective is None else f"{name} ({result.objective})"
     lines = [
         f"{title}: {result.status} after {result.steps} steps, {_times(result)}. {result.message}".rstrip(),
-        *(
-            event.line for event in result.divergences if event.factor is not None
-        ),  # the message is about the last event
+        # The message is about the divergence that ended the run.
+        *(event.line for event in result.divergences if event.factor is not None),
         *iterates(result),
         *tails(result),
         *regrets(result),
@@ -105,7 +104,7 @@ def regrets(result: Result) -> list[str]:
 
 
 def verdict(result: Result) -> str:
-    """A line on whether the loss had stopped changing."""
+    """A line that says whether the loss had stopped changing."""
     return f"verdict: {result.verdict}" + _AND_SO.get(result.verdict, "")
 
 
@@ -118,7 +117,7 @@ _AND_SO = {
 
 
 def chosen_by(result: Result) -> str:
-    """A line on what the best iterate was chosen by."""
+    """A line that says how the best iterate was chosen."""
     if result.best_by == "last":
         return "The best is the last iterate: here a lower loss is not a better one."
     fraction = of_distribution(result.solver)

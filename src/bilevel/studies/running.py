@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 
 from bilevel import Checkpoint, Problem, Result, divergence
-from bilevel._run.checkpoint_writer import Passing, opened
+from bilevel._run.checkpoint_writer import StatesOnly, open_checkpoints
 from bilevel._run.compiling import compile_cache
 from bilevel._run.driver import run_one
 from bilevel._run.identity import DifferentRunError
@@ -174,8 +174,8 @@ def _keep(stage: Stage, seed: int, method: Method, made: Made, records: Records)
 def _resumed(run: Run, shown: Bar, halt: threading.Event) -> Result:
     """Goes on with a run. If the checkpoint is of another version of the experiment, the run begins again."""
     try:
-        with opened([run], Passing) as keepers:
-            return run_one(run, shown, halt, keepers[0])
+        with open_checkpoints([run], StatesOnly) as writers:
+            return run_one(run, shown, halt, writers[0])
     except DifferentRunError:
         assert run.checkpoint is not None
         shutil.rmtree(run.checkpoint.path)

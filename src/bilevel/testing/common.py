@@ -7,7 +7,7 @@ import dataclasses
 import importlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jax.extend.random import define_prng_impl
 from jax.typing import DTypeLike
 
 from bilevel._core.module import replace
+from bilevel._core.types import Batch, Tree
 from bilevel.problem.constraints import Box, Product, Unconstrained
 from bilevel.problem.minmax import MinMaxProblem
 from bilevel.problem.multiblock import MultiBlockProblem
@@ -146,8 +147,8 @@ class Example(NamedTuple):
     """A problem, and where its runs start."""
 
     problem: BaseProblem
-    x: Any
-    y: PerTask[Any]
+    x: Tree
+    y: PerTask[Tree]
 
 
 class Setting(NamedTuple):
@@ -203,42 +204,42 @@ def _example_tasks(setting: Setting, dtype: DTypeLike) -> list[Task]:
 # ------------------------------------------------------------------ losses
 
 
-def _miss(x: Any, y: Any, batch: Any) -> jax.Array:
+def _miss(x: Tree, y: Tree, batch: Batch) -> jax.Array:
     features, target = batch
     return features @ ((1 + x["w"]) * y["w"]) + y["b"] - target
 
 
-def _upper(x: Any, y: Any, batch: Any) -> jax.Array:
+def _upper(x: Tree, y: Tree, batch: Batch) -> jax.Array:
     return jnp.mean(_miss(x, y, batch) ** 2)
 
 
-def _absolute(x: Any, y: Any, batch: Any) -> jax.Array:
+def _absolute(x: Tree, y: Tree, batch: Batch) -> jax.Array:
     return jnp.mean(jnp.sqrt(_miss(x, y, batch) ** 2 + 0.1))
 
 
-def _lower(x: Any, y: Any, batch: Any) -> jax.Array:
+def _lower(x: Tree, y: Tree, batch: Batch) -> jax.Array:
     return _upper(x, y, batch) + 0.1 * jnp.sum(y["w"] ** 2) + 0.1 * y["b"] ** 2 + x["b"] * jnp.sum(y["w"])
 
 
-def _loss(x: Any, batch: Any) -> jax.Array:
+def _loss(x: Tree, batch: Batch) -> jax.Array:
     features, target = batch
     return jnp.mean((features @ x["w"] + x["b"] - target) ** 2)
 
 
-def _absolute_loss(x: Any, batch: Any) -> jax.Array:
+def _absolute_loss(x: Tree, batch: Batch) -> jax.Array:
     features, target = batch
     return jnp.mean(jnp.sqrt((features @ x["w"] + x["b"] - target) ** 2 + 0.1))
 
 
-def _saddle(x: Any, dual: jax.Array, y: jax.Array, batch: Any) -> jax.Array:
+def _saddle(x: Tree, dual: jax.Array, y: jax.Array, batch: Batch) -> jax.Array:
     features, target = batch
     return dual * jnp.mean(features @ (x["w"] + y) - target) - dual**2 + jnp.mean((features @ y) ** 2)
 
 
-def _shifted_saddle(x: Any, dual: jax.Array, y: jax.Array, batch: Any) -> jax.Array:
+def _shifted_saddle(x: Tree, dual: jax.Array, y: jax.Array, batch: Batch) -> jax.Array:
     return _saddle(x, dual, y, batch) + jnp.mean(dual * 0.1)
 
 
-def _lower_of_blocks(x: Any, y: jax.Array, batch: Any) -> jax.Array:
+def _lower_of_blocks(x: Tree, y: jax.Array, batch: Batch) -> jax.Array:
     features, target = batch
     return jnp.mean((features @ y - x["b"] - target) ** 2) + jnp.sum((y - x["w"]) ** 2)

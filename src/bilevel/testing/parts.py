@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core.module import replace
+from bilevel._core.types import Batch, Tree
 from bilevel.hypergradients.hypergradient import Hypergradient
 from bilevel.hypergradients.upper import Point, Upper
 from bilevel.lower.steps import Replay, steps_of
@@ -150,7 +151,7 @@ class _WeightingState(NamedTuple):
     """Weights and state of a weighting; the state is any pytree with one row per task."""
 
     weights: jax.Array
-    state: Any
+    state: Tree
 
 
 def check_weighting(weighting: Weighting, tasks: int = 5) -> None:
@@ -211,13 +212,13 @@ def _check_weighting_in(weighting: Weighting, tasks: int, dtype: DTypeLike) -> N
 
 
 def _counted_step() -> tuple[
-    Callable[[Weighting, _WeightingState, jax.Array, ArrayLike], tuple[jax.Array, Any]], list[None]
+    Callable[[Weighting, _WeightingState, jax.Array, ArrayLike], tuple[jax.Array, Tree]], list[None]
 ]:
     """`update`, compiled, and a list that grows by one at every trace."""
     traces: list[None] = []
 
     @jax.jit
-    def step(weighting: Weighting, seen: _WeightingState, losses: jax.Array, rate: ArrayLike) -> tuple[jax.Array, Any]:
+    def step(weighting: Weighting, seen: _WeightingState, losses: jax.Array, rate: ArrayLike) -> tuple[jax.Array, Tree]:
         traces.append(None)
         return weighting.update(seen.weights, losses, seen.state, rate)
 
@@ -290,7 +291,7 @@ class _Estimate(NamedTuple):
     """An estimate at a point, once the estimator has settled."""
 
     losses: jax.Array  # the surrogates' last values
-    gradient: Any  # the surrogates' mean gradients, one per task
+    gradient: Tree  # the surrogates' mean gradients, one per task
 
 
 def check_hypergradient(estimator: Hypergradient, tolerance: float | None = None) -> None:
@@ -331,7 +332,7 @@ def _check_estimator_in(estimator: Hypergradient, tolerance: float, dtype: DType
     _check_estimator_shapes(name, estimator, problem, points[0])
     traces: list[None] = []
 
-    def estimate(estimator: Hypergradient, x: Any) -> _Estimate:
+    def estimate(estimator: Hypergradient, x: Tree) -> _Estimate:
         traces.append(None)
         return _estimate(estimator, problem, x, key)
 
@@ -353,15 +354,15 @@ def _check_estimator_in(estimator: Hypergradient, tolerance: float, dtype: DType
     require(len(traces) == 1, f"{name}: other numbers in the estimator compile again: declare them with bl.leaf().")
 
 
-def _check_estimator_shapes(name: str, estimator: Hypergradient, problem: Problem, x: Any) -> None:
+def _check_estimator_shapes(name: str, estimator: Hypergradient, problem: Problem, x: Tree) -> None:
     """`prepare` keeps the structure of the state, and the surrogate is a scalar whose gradient is like x."""
 
-    def states(x: Any) -> tuple[PerTask[Any], PerTask[Any]]:
+    def states(x: Tree) -> tuple[PerTask[Tree], PerTask[Tree]]:
         upper, point, samples = *_oracle(estimator, problem, x), problem.draw_upper(jax.random.key(0))
         first = upper.init(point, samples)
         return first, upper.prepare(point._replace(v=first), samples)
 
-    def slope(x: Any, v: PerTask[Any]) -> Any:
+    def slope(x: Tree, v: PerTask[Tree]) -> Tree:
         upper, point = _oracle(estimator, problem, x)
         return upper.directions(point._replace(v=v), problem.draw_upper(jax.random.key(0))).direction
 
@@ -373,7 +374,7 @@ def _check_estimator_shapes(name: str, estimator: Hypergradient, problem: Proble
 
 
 def _check_point(
-    name: str, problem: Problem, x: Any, found: _Estimate, tolerance: float, value_tolerance: float
+    name: str, problem: Problem, x: Tree, found: _Estimate, tolerance: float, value_tolerance: float
 ) -> None:
     """The value is f_i, and the gradient the true one."""
     rounding = ROUNDING * float(jnp.finfo(found.losses.dtype).eps)
@@ -395,7 +396,7 @@ def _check_point(
     )
 
 
-def _oracle(estimator: Hypergradient, problem: Problem, x: Any) -> tuple[Upper, Point]:
+def _oracle(estimator: Hypergradient, problem: Problem, x: Tree) -> tuple[Upper, Point]:
     """The oracle and its point at y*(x). The estimator gets curvature and lower steps only if it needs them."""
     y, dtype = _solved(problem, x), jnp.result_type(*jax.tree.leaves(x))
     curvature = problem.fill(CURVATURE, dtype) if estimator.needs_curvature else None
@@ -403,12 +404,12 @@ def _oracle(estimator: Hypergradient, problem: Problem, x: Any) -> tuple[Upper, 
     return upper, Point(x, y, jnp.ones(problem.size, dtype), PerTask(((),)), curvature)
 
 
-def _estimate(estimator: Hypergradient, problem: Problem, x: Any, key: jax.Array) -> _Estimate:
+def _estimate(estimator: Hypergradient, problem: Problem, x: Tree, key: jax.Array) -> _Estimate:
     """The mean estimate at y*(x), after many steps."""
     upper, point = _oracle(estimator, problem, x)
     first = upper.init(point, problem.draw_upper(key))
 
-    def step(k: jax.Array, carry: tuple[PerTask[Any], _Estimate]) -> tuple[PerTask[Any], _Estimate]:
+    def step(k: jax.Array, carry: tuple[PerTask[Tree], _Estimate]) -> tuple[PerTask[Tree], _Estimate]:
         v, sums = carry
         seen = upper.directions(point._replace(v=v), problem.draw_upper(jax.random.fold_in(key, k)))
         add = lambda total, d: total + jnp.where(k < SETTLE, 0, d / DRAWS)  # noqa: E731
@@ -419,7 +420,7 @@ def _estimate(estimator: Hypergradient, problem: Problem, x: Any, key: jax.Array
     return jax.lax.fori_loop(0, SETTLE + DRAWS, step, start)[1]
 
 
-def _replay(y: PerTask[Any], problem: Problem, dtype: DTypeLike) -> Replay:
+def _replay(y: PerTask[Tree], problem: Problem, dtype: DTypeLike) -> Replay:
     """Lower steps that started elsewhere and end at y*."""
     away = jax.tree.map(lambda a: a + 1, y)
     rate = problem.fill(1 / CURVATURE, dtype)
@@ -447,34 +448,34 @@ def _quadratics(dtype: DTypeLike) -> Problem:
     return Problem(_upper, _lower, [task(), task()])
 
 
-def _points(dtype: DTypeLike) -> list[Any]:
+def _points(dtype: DTypeLike) -> list[Tree]:
     generator = np.random.default_rng(1)
     draw = lambda *shape: jnp.asarray(generator.normal(size=shape), dtype)  # noqa: E731
     return [{"shared": draw(2), "scale": draw()} for _ in range(2)]
 
 
-def _upper(x: Any, y: Any, batch: jax.Array) -> jax.Array:
+def _upper(x: Tree, y: Tree, batch: jax.Array) -> jax.Array:
     near = jnp.sum((_flat(y)[None] - batch) ** 2, axis=1)
     return jnp.mean(near) / 2 + jnp.sum(_flat(x) ** 2) / 4
 
 
-def _lower(x: Any, y: Any, batch: Any) -> jax.Array:
+def _lower(x: Tree, y: Tree, batch: Batch) -> jax.Array:
     gap = _flat(y)[None] - batch["B"] @ _flat(x)
     return jnp.mean(jnp.einsum("ni,nij,nj->n", gap, batch["A"], gap)) / 2
 
 
-def _flat(tree: Any) -> jax.Array:
+def _flat(tree: Tree) -> jax.Array:
     return ravel_pytree(tree)[0]
 
 
-def _solved(problem: Problem, x: Any) -> PerTask[Any]:
+def _solved(problem: Problem, x: Tree) -> PerTask[Tree]:
     """y* = B x of every task."""
     (group,) = problem.groups
     _, unravel = ravel_pytree(jax.tree.map(lambda a: a[0], group.y))
     return PerTask((jax.vmap(unravel)(group.train.data["B"][:, 0] @ _flat(x)),))
 
 
-def _truth(problem: Problem, x: Any) -> tuple[np.ndarray, np.ndarray]:
+def _truth(problem: Problem, x: Tree) -> tuple[np.ndarray, np.ndarray]:
     """f_i and f_x - J A^-1 f_y of every task; J = -B' A, so that the latter is f_x + B' f_y."""
     (group,) = problem.groups
     B, target = (np.asarray(data, float)[:, 0] for data in (group.train.data["B"], group.validation.data))

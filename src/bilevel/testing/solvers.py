@@ -15,6 +15,7 @@ from safetensors.numpy import load, save
 
 from bilevel._core import values
 from bilevel._core.module import field_names, replace
+from bilevel._core.types import Tree
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.some_tasks import SomeTasks
 from bilevel.solvers._base.state import Halves, Info, State
@@ -42,7 +43,7 @@ equal = functools.partial(np.allclose, rtol=1e-9, atol=1e-12)
 class Trajectory(NamedTuple):
     """A run, step by step."""
 
-    x: Any
+    x: Tree
     weights: jax.Array
     info: Info
 
@@ -296,13 +297,13 @@ def _moves_weights(solver: Solver) -> bool:
     return bool(getattr(getattr(solver, "weighting", None), "moves", False))
 
 
-def _without_rates(solver: Any) -> dict[str, Any]:
+def _without_rates(solver: Solver) -> dict[str, Any]:
     """The options with which the solver chooses every rate."""
     options = dict.fromkeys(field_names(solver) & {"upper_lr", "lower_lr"})
     weighting = getattr(solver, "weighting", None)
     return options | ({"weighting": replace(weighting, lr=None)} if "lr" in field_names(weighting) else {})
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a: Tree, b: Tree) -> bool:
     """Whether two pytrees hold the same numbers, bit by bit."""
     return all(np.array_equal(x, y, equal_nan=True) for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True))

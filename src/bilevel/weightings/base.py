@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from bilevel._core.schedules import Rate
 from bilevel._core.simplex_program import Bounds
+from bilevel._core.types import Tree
 
 StateT = TypeVar("StateT")
 
@@ -93,14 +94,14 @@ class Weighting(abc.ABC, Generic[StateT]):
         return weights
 
     def compared(self, losses: np.ndarray) -> np.ndarray:
-        """What the tasks are compared by at these losses: by default, the losses. The objective is its maximum."""
+        """The scores by which tasks are compared: by default, the losses. The objective is their maximum."""
         return losses
 
-    def start_draws(self, dtype: DTypeLike) -> Any:
+    def start_draws(self, dtype: DTypeLike) -> Tree:
         """The state from draw to draw when every step sees new tasks; it has no rows per task."""
         return ()
 
-    def weigh_draw(self, losses: jax.Array, state: Any) -> tuple[jax.Array, Any]:
+    def weigh_draw(self, losses: jax.Array, state: Tree) -> tuple[jax.Array, Tree]:
         """The weights of the tasks of one draw, with sum 1 on average, and the next state."""
         raise NotImplementedError(f"{type(self).__name__} follows tasks from step to step.")
 
@@ -173,7 +174,7 @@ class Wrapped(NamedTuple, Generic[StateT]):
     """The state of the weighting inside, and what the outer one keeps about every task."""
 
     inside: StateT
-    kept: Any
+    kept: Tree
 
 
 class Compared(Wrapper[Wrapped[StateT]]):
@@ -195,15 +196,15 @@ class Compared(Wrapper[Wrapped[StateT]]):
         return self.WORD if inside == "loss" else f"{inside} of {self.WORD}s"
 
     @abc.abstractmethod
-    def keep(self, n: int, dtype: DTypeLike) -> Any:
-        """What to keep about every task, one row each."""
+    def keep(self, n: int, dtype: DTypeLike) -> Tree:
+        """The first state about every task, one row each."""
 
     @abc.abstractmethod
-    def seen(self, losses: jax.Array, kept: Any) -> jax.Array:
+    def seen(self, losses: jax.Array, kept: Tree) -> jax.Array:
         """s(f), by which the tasks are compared."""
 
-    def renew(self, losses: jax.Array, kept: Any) -> Any:
-        """What to keep after these losses; by default, the same as before."""
+    def renew(self, losses: jax.Array, kept: Tree) -> Tree:
+        """The state after these losses; by default, unchanged."""
         return kept
 
     def init(self, n: int, dtype: DTypeLike) -> tuple[jax.Array, Wrapped[StateT]]:
@@ -224,7 +225,7 @@ class Compared(Wrapper[Wrapped[StateT]]):
         return self.weighting.scores(self.seen(losses, state.kept), state.inside)
 
     def compared(self, losses: np.ndarray) -> np.ndarray:
-        """What the weighting inside compares, at s."""
+        """The scores of the weighting inside, at s."""
         kept = self.renew(losses, self.keep(len(losses), jnp.result_type(float)))  # type: ignore[arg-type]
         seen = self.seen(losses, jax.tree.map(np.asarray, kept))  # type: ignore[arg-type]
         return self.weighting.compared(np.asarray(seen))

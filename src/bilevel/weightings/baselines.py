@@ -1,4 +1,4 @@
-"""What each task could reach, as `Baselines`, and weightings that compare losses with it: `Regret` and `Ratio`."""
+"""`Baselines`, the loss that each task could reach, and weightings that compare with it: `Regret` and `Ratio`."""
 
 from __future__ import annotations
 

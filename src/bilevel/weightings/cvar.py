@@ -140,7 +140,7 @@ def project_capped(values: jax.Array, cap: ArrayLike) -> jax.Array:
 
 
 class Tail(NamedTuple):
-    """Where the tail of a distribution begins, as far as the draws so far show."""
+    """Estimate of where the tail of a distribution begins, from the draws so far."""
 
     level: jax.Array  # t
     spread: jax.Array  # s

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +10,7 @@ from jax.typing import ArrayLike, DTypeLike
 from bilevel._core import pytrees, values
 from bilevel._core.module import leaf, part
 from bilevel._core.simplex_program import Bounds
+from bilevel._core.types import Tree
 from bilevel.weightings.base import Weighting, uniform
 
 
@@ -30,14 +29,14 @@ class Average(Weighting[tuple[()]]):
     def update(
         self, weights: jax.Array, losses: jax.Array, state: tuple[()], rate: ArrayLike
     ) -> tuple[jax.Array, tuple[()]]:
-        """Nothing moves."""
+        """The weights as they are."""
         return weights, state
 
     def bounds(self, n: int, dtype: DTypeLike) -> Bounds:
-        """One point."""
+        """One point: the weights never move."""
         return Bounds(uniform(n, dtype), uniform(n, dtype))
 
-    def weigh_draw(self, losses: jax.Array, state: Any) -> tuple[jax.Array, Any]:
+    def weigh_draw(self, losses: jax.Array, state: Tree) -> tuple[jax.Array, Tree]:
         """1/m for each task."""
         return uniform(losses.shape[0], losses.dtype), state
 
@@ -70,9 +69,9 @@ class Fixed(Weighting[tuple[()]]):
     def update(
         self, weights: jax.Array, losses: jax.Array, state: tuple[()], rate: ArrayLike
     ) -> tuple[jax.Array, tuple[()]]:
-        """Nothing moves."""
+        """The weights as they are."""
         return weights, state
 
     def bounds(self, n: int, dtype: DTypeLike) -> Bounds:
-        """One point."""
+        """One point: the weights never move."""
         return Bounds(jnp.asarray(self.weights, dtype), jnp.asarray(self.weights, dtype))

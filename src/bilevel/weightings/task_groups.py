@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from jax.typing import ArrayLike, DTypeLike
 from bilevel._core import values
 from bilevel._core.module import part
 from bilevel._core.simplex_program import Bounds
+from bilevel._core.types import Tree
 from bilevel.weightings.base import StateT, Weighting, Wrapper
 from bilevel.weightings.min_max import SimplexAscent
 
@@ -83,7 +84,7 @@ class Watched(Wrapper[StateT]):
         found = self.weighting.known_baselines(self.seen)
         return None if found is None else np.pad(found, (0, n - self.seen), constant_values=np.nan)
 
-    def _seen(self, rows: Any) -> Any:
+    def _seen(self, rows: Tree) -> Tree:
         return jax.tree.map(lambda a: a[: self.seen], rows)
 
 
@@ -164,5 +165,5 @@ class Folds(Wrapper[StateT]):
         """The rows of the tasks: every fold has the same."""
         return jax.tree.map(lambda a: a[: a.shape[0] // self.folds], state)
 
-    def _for_folds(self, rows: Any) -> Any:
+    def _for_folds(self, rows: Tree) -> Tree:
         return jax.tree.map(lambda a: jnp.concatenate([a] * self.folds), rows)

@@ -125,7 +125,7 @@ def test_where_smaller_rates_cannot_help_it_ends_by_itself(calm):
     steps = 20_000
     result = diverge(problem, solver, SmallerRates(tries=3), steps=steps)
     assert [event.factor for event in result.divergences] == [0.5, 0.5, 0.5, None]
-    assert "gone on 3 times, with rates down to 0.125 of the first" in result.message
+    assert "gone back 3 times, with rates down to 0.125 of the first" in result.message
     assert result.steps < steps
     assert np.isfinite(result.x)
     assert np.isfinite(result.best.worst)
@@ -141,7 +141,7 @@ def test_where_smaller_rates_cannot_help_it_ends_by_itself(calm):
 def test_it_is_in_the_summary_and_in_the_file(tmp_path):
     result = solve(PROBLEM, too_large(CALM["MORBiT"][1]), SMALLER, every=STEPS)
     first = result.divergences[0]
-    line = f"diverged at step {first.step} (loss of task 'steep'): went on from step 0 with rates times 0.5"
+    line = f"diverged at step {first.step} (loss of task 'steep'): continued from step 0 with rates times 0.5"
     assert line in result.summary()
     result.save(tmp_path / "kept")
     again = bl.load(tmp_path / "kept")

@@ -32,7 +32,7 @@ def test_it_does_not_matter_how_a_run_is_cut_into_calls(monkeypatch):
 
 
 def test_what_a_run_has_reached_says_how_it_goes_on():
-    """`Reached` is all: put into a new driver at any time, before and after it diverged, the run ends the same."""
+    """`RunState` is all: put into a new driver at any time, before and after it diverged, the run ends the same."""
     run = Run(PROBLEM, too_large(CALM["MORBiT"][1]), jnp.array(0.5), jnp.array(0.0), 0, STEPS, on_divergence=SMALLER)
     clock = driver.Clock()
     lanes, seen = [driver._begin(run)], []

@@ -323,7 +323,7 @@ def test_a_file_that_cannot_be_written_is_tried_again(tmp_path):
     path = tmp_path / "folder" / "progress.jsonl"
     path.parent.write_text("a file where a folder must be")
     progress = bl.loggers.Progress(path)
-    with pytest.warns(UserWarning, match="cannot be written .* The run goes on"):
+    with pytest.warns(UserWarning, match="cannot be written .* The run continues"):
         progress.event("checkpoint", {"step": 1})
     with warnings.catch_warnings():
         warnings.simplefilter("error")

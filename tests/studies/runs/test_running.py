@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel._run.checkpoint_writer import Passing, opened
+from bilevel._run.checkpoint_writer import StatesOnly, open_checkpoints
 from bilevel._run.driver import run_one
 from bilevel._run.progress import Quiet
 from bilevel.studies.records import COLUMNS, Experiment, MemoryRecords, Record, RecordFiles
@@ -254,12 +254,12 @@ import sys
 from pathlib import Path
 from bilevel._run import checkpoint_writer
 from test_running import LONG, RecordFiles, run
-begun, restore = [], checkpoint_writer.Keeper.restore
+begun, restore = [], checkpoint_writer.CheckpointWriter.restore
 def restoring(self):
     reached = restore(self)
     begun.append(0 if reached is None else reached.step)
     return reached
-checkpoint_writer.Keeper.restore = restoring
+checkpoint_writer.CheckpointWriter.restore = restoring
 run(LONG, range(2), RecordFiles(Path(sys.argv[1])), False)
 sys.exit(0 if max(begun) > 0 else 1)
 """
@@ -298,10 +298,10 @@ def test_a_study_resumed_equals_one_that_never_stopped(tmp_path):
     halt = threading.Event()
     place = stopped.under_way(LONG.experiment, "described", "min-max", 0)
     kept = dataclasses.replace(LONG.run(0, "min-max"), checkpoint=place, resume=True, callback=lambda row: halt.set())
-    with opened([kept], Passing) as [keeper]:
-        assert run_one(kept, Quiet(), halt, keeper).status == "interrupted"
-    with opened([kept], Passing) as [keeper]:
-        assert keeper.restore().step == 100
+    with open_checkpoints([kept], StatesOnly) as [writer]:
+        assert run_one(kept, Quiet(), halt, writer).status == "interrupted"
+    with open_checkpoints([kept], StatesOnly) as [writer]:
+        assert writer.restore().step == 100
     for records in (stopped, whole):
         run(LONG, [0], records, progress=False)
     ours, theirs = (records.read(LONG.experiment, "described", "min-max")[0] for records in (stopped, whole))
@@ -313,7 +313,7 @@ def test_what_is_under_way_of_another_version_is_begun_again(tmp_path):
     records = RecordFiles(tmp_path)
     halt, place = threading.Event(), records.under_way(LONG.experiment, "described", "min-max", 0)
     other = dataclasses.replace(LONG.run(1, "min-max"), checkpoint=place, callback=lambda row: halt.set())
-    with opened([other], Passing) as [keeper]:
-        run_one(other, Quiet(), halt, keeper)
+    with open_checkpoints([other], StatesOnly) as [writer]:
+        run_one(other, Quiet(), halt, writer)
     assert run(LONG, [0], records, progress=False).runs == 2
     assert not list(tmp_path.rglob("*.unfinished"))

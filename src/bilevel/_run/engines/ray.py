@@ -79,7 +79,7 @@ def run(
     raise AssertionError
 
 
-def seeds(*arguments: Any, seeds: int | Sequence[int], retries: int = 3, cpus: float = 1, **options: Any) -> Results:
+def seeds(*arguments: Any, seeds: int | Sequence[int], retries: int = 3, cpus: float = 1, **options: object) -> Results:
     """`bl.solve(..., seeds=...)` with every seed as a task of Ray, which starts again where its worker is lost.
 
     With `checkpoint=folder, resume=True` each seed resumes from its last state, in its own folder below `folder`, which
@@ -129,13 +129,13 @@ class _Process:
         with socket.create_server((host, 0)) as free:
             return f"{host}:{free.getsockname()[1]}"
 
-    def call(self, function: Callable[[], Any], place: tuple, times: tuple[float, float]) -> Any:
+    def call(self, function: Callable[[], T], place: tuple, times: tuple[float, float]) -> T | None:
         start(*place, timeout=times[0], heartbeat=times[1])
         made = function()
         return made if place[2] == 0 else None
 
 
-def _like_here() -> dict[str, Any]:
+def _like_here() -> dict[str, object]:
     """An environment with the precision of this process: workers need it before they unpack arrays."""
     return {"env_vars": {"JAX_ENABLE_X64": str(bool(jax.config.jax_enable_x64))}}  # type: ignore[attr-defined]
 

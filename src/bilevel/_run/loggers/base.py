@@ -8,11 +8,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bilevel._core.averages import mean, worst
+from bilevel._core.types import Json
 
 MOST_TASKS = 50  # are reported one by one; of more tasks, only the worst
 WORST_TASKS = 10
@@ -108,7 +109,7 @@ class Evaluation(NamedTuple):
 
     def tasks(self) -> dict[str, dict[str, float]]:
         """For each reported task, worst first: its losses on the rows that it has, its weight, and metrics."""
-        columns: dict[str, Any] = {"validation": self.validation, "selection": self.selection, "test": self.test}
+        columns: dict[str, Json] = {"validation": self.validation, "selection": self.selection, "test": self.test}
         columns |= {"weight": self.weights, **self.metrics}
         columns = {name: column for name, column in columns.items() if column is not None}
         return {self.names[i]: {name: float(column[i]) for name, column in columns.items()} for i in self.told()}
@@ -127,7 +128,7 @@ class Logger(ABC):
     """Receives the start of a run, each evaluation, events in between, and the end.
 
     The calls of one run come from one thread, in this order. A logger that raises is switched off with a warning, and
-    the run goes on: a run must not depend on its loggers.
+    the run continues: a run must not depend on its loggers.
 
     >>> import bilevel as bl
     >>> class Printed(bl.loggers.Logger):
@@ -148,7 +149,7 @@ class Logger(ABC):
     def log(self, row: Evaluation) -> None:
         """The run was evaluated."""
 
-    def event(self, kind: str, facts: Mapping[str, Any]) -> None:  # noqa: B027
+    def event(self, kind: str, facts: Mapping[str, Json]) -> None:  # noqa: B027
         """Something happened: "checkpoint", "divergence" or "problem", with its step and other facts.
 
         Before the end there is a "finding" for each of `Result.findings`, with its kind, and with its text as message.

@@ -9,10 +9,11 @@ import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import numpy as np
 
+from bilevel._core.types import Json
 from bilevel._run.loggers.base import Evaluation, Facts, Logger
 
 LONGEST = 10_000_000  # bytes of a line; a longer one was not written by `Progress`
@@ -50,7 +51,7 @@ class Progress(Logger):
         content = {"step": row.step, "seconds": row.seconds, **row.summary(), "tasks": row.tasks()}
         self._write("evaluation", content)
 
-    def event(self, kind: str, facts: Mapping[str, Any]) -> None:
+    def event(self, kind: str, facts: Mapping[str, Json]) -> None:
         """Writes a line about an event."""
         self._write(kind, facts)
 
@@ -63,7 +64,7 @@ class Progress(Logger):
         path = Path(self.path)
         return Progress(path.parent / f"seed-{seed}" / path.name)
 
-    def _write(self, kind: str, facts: Mapping[str, Any]) -> None:
+    def _write(self, kind: str, facts: Mapping[str, Json]) -> None:
         line = encode({"event": kind, "time": time.time(), **facts})
         try:
             self._append(line)
@@ -71,7 +72,7 @@ class Progress(Logger):
             if not self._warned:
                 self._warned = True
                 warnings.warn(
-                    f"{self!r} cannot be written ({error}). The run goes on, and each further line is tried.",
+                    f"{self!r} cannot be written ({error}). The run continues, and each further line is tried.",
                     stacklevel=2,
                 )
 
@@ -91,7 +92,7 @@ class Progress(Logger):
             os.close(descriptor)
 
 
-def encode(content: Mapping[str, Any]) -> bytes:
+def encode(content: Mapping[str, Json]) -> bytes:
     r"""One line of JSON.
 
     >>> encode({"loss": float("nan"), "worst": float("inf"), "steps": np.int64(3), "name": "Zürich"})
@@ -100,7 +101,7 @@ def encode(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(_plain(content), separators=(",", ":"), allow_nan=False) + "\n").encode()
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Json:
     """The value in types that JSON has; any other becomes text, as writing a line must never fail."""
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
@@ -125,7 +126,7 @@ class Lines:
         self._file: tuple[int, int] | None = None  # its device and number
         self._offset, self._rest = 0, b""
 
-    def poll(self) -> tuple[bool, list[dict[str, Any]]]:
+    def poll(self) -> tuple[bool, list[dict[str, Json]]]:
         """Whether the file is a different one than before, and the new objects."""
         try:
             with open(self.path, "rb") as file:
@@ -137,7 +138,7 @@ class Lines:
         except OSError:
             return False, []
 
-    def _new(self, file: Any, size: int) -> list[dict[str, Any]]:
+    def _new(self, file: BinaryIO, size: int) -> list[dict[str, Json]]:
         """New objects up to this size: a writer that never rests must not keep a reader here."""
         file.seek(self._offset)
         found = []
@@ -149,7 +150,7 @@ class Lines:
         return found
 
 
-def decode(line: bytes) -> dict[str, Any] | None:
+def decode(line: bytes) -> dict[str, Json] | None:
     """The object in a line; None if there is none.
 
     >>> decode(b'{"event":"end"}'), decode(b'{"event":"e'), decode(b'7')

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bilevel._core.types import Json
 from bilevel._run.loggers.base import Evaluation, Facts, Logger, plain_names, require
 
 # Letters of a task's name that a store does not take. A tag of TensorBoard is grouped by slashes; a metric of MLflow is
@@ -61,7 +62,7 @@ class TensorBoard(Logger):
             writer.add_scalar(name.replace(" ", "_"), number, row.step)
         writer.flush()  # otherwise it is lost if the process is killed
 
-    def event(self, kind: str, facts: Mapping[str, Any]) -> None:
+    def event(self, kind: str, facts: Mapping[str, Json]) -> None:
         """Writes a text; not for checkpoints, of which there are many."""
         if kind != "checkpoint":
             self._text(kind, facts, int(facts.get("step", 0)))
@@ -80,7 +81,7 @@ class TensorBoard(Logger):
             raise RuntimeError(f"{self!r} was not started")
         return self._writer
 
-    def _text(self, tag: str, facts: Mapping[str, Any], step: int) -> None:
+    def _text(self, tag: str, facts: Mapping[str, Json], step: int) -> None:
         self._open().add_text(tag, "  \n".join(f"{name}: {value}" for name, value in facts.items()), step)
 
 
@@ -125,7 +126,7 @@ class MLflow(Logger):
         metrics = [Metric(name, number, now, row.step) for name, number in row.scalars(self._names).items()]
         self._open().log_batch(self._run, metrics=metrics)
 
-    def event(self, kind: str, facts: Mapping[str, Any]) -> None:
+    def event(self, kind: str, facts: Mapping[str, Json]) -> None:
         """Sets a tag to the last event of its kind; not for checkpoints."""
         if kind != "checkpoint":
             self._open().set_tag(self._run, f"bilevel.{kind}", str(dict(facts))[:MOST_LETTERS])
@@ -220,7 +221,7 @@ class WandB(Logger):
         """Writes a row of the history."""
         self._open().log(row.scalars(), step=row.step)
 
-    def event(self, kind: str, facts: Mapping[str, Any]) -> None:
+    def event(self, kind: str, facts: Mapping[str, Json]) -> None:
         """Sets an entry of the summary to the last event of its kind; not for checkpoints."""
         if kind != "checkpoint":
             self._open().summary[kind] = {name: str(value) for name, value in facts.items()}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from bilevel._core import values
+from bilevel._core.types import Tree
 from bilevel.diagnostics.points import check_estimator, check_is_problem, solve_lower, task_gradients
 from bilevel.diagnostics.regularity import (
     Smoothness,
@@ -132,8 +132,8 @@ DRAWS = 200  # of batches, for each measurement of noise
 
 def estimate_constants(
     problem: Problem,
-    x: Any,
-    y: Any = None,
+    x: Tree,
+    y: Tree = None,
     samples: int = 10,
     seed: int = 0,
     *,
@@ -181,7 +181,8 @@ def estimate_constants(
         solved = solve_lower(problem, pair.x, centre)
         points.append(np.asarray(ravel_pytree(pair.x)[0]))
         losses.append(np.asarray(solved.losses))
-        gradients.append(_gradient_rows(task_gradients(problem, pair.x, solved.y)))
+        slopes_of_tasks = task_gradients(problem, pair.x, solved.y)
+        gradients.append(np.asarray(jax.vmap(lambda g: ravel_pytree(g)[0])(slopes_of_tasks)))
         slopes.append(float(np.max(smoothness(problem, pair._replace(y=solved.y)).upper_slope)))
     smallest, largest = _curvatures(problem, pairs)
     return Constants(
@@ -224,10 +225,6 @@ def _lower_noise(problem: Problem, pairs: list, seed: int) -> float:
     return float(np.max([lower_noise(problem, p.x, p.y, key, numbers) for p in pairs]) ** 0.5)
 
 
-def _upper_noise(problem: Problem, x: Any, y: PerTask[Any], hypergradient: Hypergradient, seed: int) -> float:
+def _upper_noise(problem: Problem, x: Tree, y: PerTask[Tree], hypergradient: Hypergradient, seed: int) -> float:
     moments, _ = moments_of(SampledEstimator(hypergradient), problem, x, y, DRAWS, seed)
     return float(np.max(np.asarray(moments.variance)[:-1]) ** 0.5)
-
-
-def _gradient_rows(gradients: Any) -> np.ndarray:
-    return np.asarray(jax.vmap(lambda g: ravel_pytree(g)[0])(gradients))

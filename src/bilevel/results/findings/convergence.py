@@ -6,13 +6,14 @@ The checks are `still_falling`, `rising_loss`, `constant_losses`, `x_does_not_mo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
+from bilevel._core.types import Tree
 from bilevel.results.findings.finding import (
     ENOUGH,
     OF_GAIN,
@@ -31,23 +32,23 @@ from bilevel.results.history import column_names, in_words, of_distribution
 if TYPE_CHECKING:
     from bilevel.results.result import Result
 
-# More steps matter where they bring more than a share of what was gained (`OF_GAIN`), or more than `OF_LOSS` of the
-# loss and `LITTLE` of the gain, since a loss of 1e-6 can always be halved; and in either case more than `LEAST` of the
-# loss, or of all that was gained since the start.
+# More steps are worth it if they would bring more than `OF_GAIN` of the gain so far, or more than `OF_LOSS` of the loss
+# and `LITTLE` of the gain (a loss of 1e-6 can always be halved). In either case they must bring more than `LEAST` of
+# the loss, or of the gain since the start.
 OF_LOSS, LITTLE, LEAST = 0.05, 0.01, 0.05
-ROUNDING = 1e-6  # share of a loss that may be rounding
-ELSEWHERE = 0.1  # a fall is no gain where other rows see less than this share of it
-MOVING = 0.1  # a curve moves where its last half is wider than this share of the loss, and of all it gained
+ROUNDING = 1e-6  # share of a loss that rounding may cause
+ELSEWHERE = 0.1  # a fall is no gain if other rows see less than this share of it
+MOVING = 0.1  # a curve moves if its last half is wider than this share of the loss, and of its gain
 FEW_EVALUATIONS = 6  # too few for a trend
-BEFORE = 16  # evaluations before one that measure the noise there; those after it may be what has grown
+BEFORE = 16  # evaluations before one that measure the noise there; later ones may be the rise itself
 FEW_STEPS = 10  # too few to say that nothing moves
-GAIN = 1e-3  # share of a loss; steps of x that bring less bring nothing
+GAIN = 1e-3  # share of a loss; steps of x that bring less count as nothing
 WORTH = 1e-3  # share of a loss that x could bring if it moved by its own size
 MUCH = 0.15  # share of a loss by which a best iterate must differ to be worth a finding
 
 
 def still_falling(result: Result) -> Finding | None:
-    """A loss that was falling when the run or its rates ended."""
+    """Finds a loss that was still falling when the run or its rates ended."""
     own = curve(result)
     if own is None or result.status == "diverged":
         return None
@@ -59,10 +60,10 @@ def still_falling(result: Result) -> Finding | None:
         return None
     low, high = own.level - ahead.high, own.level - ahead.low
     if _steps_become_short(result):
-        more = "How far more steps would bring it cannot be told, as steps, and with them the noise, became short"
+        more = "Nobody can tell how far more steps would bring it, because steps, and with them the noise, became small"
     else:
         reached = f"{low:.4g} to {high:.4g}" if low < 0.99 * high else f"{high:.4g} or lower"
-        more = f"Twice the steps would bring it to about {reached}, if it goes on as it did"
+        more = f"Twice the steps would bring it to about {reached}, if it keeps its pace"
     return Finding.of(
         "still falling",
         f"The {own.name} was still falling when the run ended: by {ahead.fall:.3g} in the last half of the run, "
@@ -76,23 +77,23 @@ def still_falling(result: Result) -> Finding | None:
 
 
 def _carries_over(result: Result, fall: float) -> bool:
-    """Whether the loss also falls on rows that x was not fitted to. If not, more steps bring nothing, or harm."""
+    """Whether the loss also falls on rows that x was not fitted to. If not, more steps do nothing, or harm."""
     others = held_out(result)
     there = None if others is None else curve(result, others.other)
     return there is None or there.trend(0.5).fall / 2 > ELSEWHERE * fall
 
 
 def _steps_become_short(result: Result) -> bool:
-    """Whether rates fall and noise with them. The loss then falls for two reasons, only one of which lasts."""
+    """Whether rates fall, and the noise with them. The loss then falls for two reasons, and only one lasts."""
     rates = np.asarray(result.history.upper_rate, float)
     stochastic = result.problem is not None and result.problem.is_stochastic
     return bool(stochastic and rates[-1] < rates[len(rates) // 2] / 2)
 
 
 def _is_noise_that_ends(result: Result, own: Curve) -> bool:
-    """Whether the loss falls only because steps become short and the iterates less noisy.
+    """Whether the loss falls only because steps get shorter and the iterates less noisy.
 
-    If so, it did not fall while steps were long. Its first third is left out, as the way from the start.
+    Then it did not fall while steps were long. The first third of the run is left out: it is the way from the start.
     """
     if not _steps_become_short(result):
         return False
@@ -107,7 +108,7 @@ def _is_noise_that_ends(result: Result, own: Curve) -> bool:
 
 
 def _has_caught_up(result: Result, own: Curve) -> bool:
-    """Whether a loss has stopped falling that is measured at an old y, as steps see only some of very many tasks.
+    """Whether a loss has stopped falling that is measured at an old y, because steps see only some of very many tasks.
 
     Such a loss rises while x is fast and falls when x slows down, however good x is. Only a fall at the end counts.
     """
@@ -118,11 +119,11 @@ def _has_caught_up(result: Result, own: Curve) -> bool:
 
 
 class Forecast(NamedTuple):
-    """What the same time again would bring, judged by the pace at which the curve falls now."""
+    """Forecast for the same time again, at the pace at which the curve falls now."""
 
     fall: float  # in the last half of the time
     least: float  # the lower end of its interval
-    low: float  # what is gained if the pace goes on to slow down by the same share every quarter
+    low: float  # the gain if the pace keeps slowing down by the same share every quarter
     high: float  # and if it does not slow down
 
     @property
@@ -134,7 +135,7 @@ class Forecast(NamedTuple):
 def forecast(own: Curve) -> Forecast:
     """A forecast from the last quarter of the time and the quarter before it.
 
-    Earlier quarters say little: a loss may rest for long and then fall when a task loses its weight.
+    Earlier quarters say little: a loss may rest for long, and then fall when a task loses its weight.
     """
     half, before, now = own.trend(0.5), own.trend(0.5, 0.75), own.trend(0.75)
     pace = max(0.0, now.fall)
@@ -158,7 +159,7 @@ def _matters(ahead: Forecast, own: Curve) -> bool:
 
 
 def rising_loss(result: Result) -> Finding | None:
-    """A last iterate well above the best one, in a run whose end does not come back to it either."""
+    """Finds a last iterate well above the best one, in a run that does not come back to it."""
     own = curve(result)
     if own is None or result.status == "diverged":
         return None
@@ -187,7 +188,7 @@ def rising_loss(result: Result) -> Finding | None:
 
 
 def constant_losses(result: Result) -> Finding | None:
-    """Losses that are the same at every evaluation: those of all tasks, or of some."""
+    """Finds losses that never change, of all tasks or of some."""
     losses = np.asarray(result.history.validation, float)
     if result.steps < FEW_STEPS or result.status == "diverged" or not np.all(np.isfinite(losses)):
         return None
@@ -213,7 +214,7 @@ def constant_losses(result: Result) -> Finding | None:
 
 
 def x_does_not_move(result: Result) -> Finding | None:
-    """An x with no direction at all, or with steps too short to shorten the direction."""
+    """Finds an x without a direction, or with steps too short to shorten the direction."""
     history = result.history
     norms = np.asarray(history.direction_norm, float)[1:]
     if result.steps < FEW_STEPS or result.status == "diverged" or len(norms) < 3 or not np.all(np.isfinite(norms)):
@@ -230,7 +231,7 @@ def x_does_not_move(result: Result) -> Finding | None:
     rates, loss = np.asarray(history.upper_rate, float)[1:], float(np.abs(history.validation[-1]).max())
     gain = float(np.sum(rates * norms**2 * np.diff(history.step)))  # to first order
     worth = norms[-1] * max(1.0, _size(result.x))
-    before = norms[len(norms) // 4]  # y starts anywhere and has settled by then
+    before = norms[len(norms) // 4]  # by then y, which may start anywhere, has settled
     if not gain < GAIN * loss or norms[-1] < 0.5 * before or worth < WORTH * loss:
         return None
     return Finding.of(
@@ -243,13 +244,13 @@ def x_does_not_move(result: Result) -> Finding | None:
     )
 
 
-def _steps_are_plain(solver: Any) -> bool:
-    """Whether x moves by a given rate times the direction whose length the history has."""
+def _steps_are_plain(solver: object) -> bool:
+    """Whether x moves by a given rate times the direction, whose length is in the history."""
     rule = getattr(solver, "rule_of_x", getattr(solver, "upper_rule", None))
     return rule is optax.sgd and getattr(solver, "upper_lr", None) is not None
 
 
-def _size(x: Any) -> float:
+def _size(x: Tree) -> float:
     numbers = [
         leaf for leaf in jax.tree.leaves(x) if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
     ]  # without random keys
@@ -257,7 +258,7 @@ def _size(x: Any) -> float:
 
 
 def noisy_end(result: Result) -> Finding | None:
-    """A last iterate that is, because of noise, well above the average iterate."""
+    """Finds a last iterate that noise has put well above the average iterate."""
     if result.problem is None or not result.problem.is_stochastic or result.status == "diverged":
         return None
     fraction = of_distribution(result.solver)
@@ -275,11 +276,11 @@ def noisy_end(result: Result) -> Finding | None:
 
 
 def unsteady_end(result: Result) -> Finding | None:
-    """A loss that jumped or goes up and down, well above its lowest, although every step sees all the data."""
+    """Finds a loss that jumped or oscillates well above its lowest, although every step sees all the data."""
     own = curve(result)
     if own is None or not _sees_everything(result) or result.status == "diverged":
         return None
-    first = len(own.values) // 10  # until then y is on its way
+    first = len(own.values) // 10  # y settles before this
     smooth = middle_of_three(own.values)[first:]
     at = first + int(smooth.argmin())
     lowest, rise = float(smooth.min()), own.level - float(smooth.min())
@@ -290,8 +291,8 @@ def unsteady_end(result: Result) -> Finding | None:
     return Finding.of(
         "unsteady end",
         f"The {own.name} was {lowest:.4g} at step {step} and then jumped, although every step sees all the data: in "
-        f"the last quarter of the evaluations it is between {late.min():.4g} and {late.max():.4g}. Steps are too long "
-        "for where x has come: take result.best, give a smaller upper_lr, or keep x near with a constraint.",
+        f"the last quarter of the evaluations it is between {late.min():.4g} and {late.max():.4g}. The steps are too "
+        "long here: take result.best, give a smaller upper_lr, or keep x near with a constraint.",
         level=own.level,
         lowest=lowest,
         step=step,
@@ -299,7 +300,7 @@ def unsteady_end(result: Result) -> Finding | None:
 
 
 def lucky_best(result: Result) -> Finding | None:
-    """A best iterate that is below the others by no more than their noise."""
+    """Finds a best iterate that is below the others by no more than their noise."""
     history, by = result.history, result.best_by
     if by == "last" or history.evaluations < ENOUGH or result.status == "diverged" or _sees_everything(result):
         return None
@@ -323,7 +324,7 @@ def lucky_best(result: Result) -> Finding | None:
 
 
 def _sees_everything(result: Result) -> bool:
-    """Whether every step saw all rows of all tasks, so that nothing in the run is luck."""
+    """Whether every step saw all rows of all tasks, so that the run has no noise."""
     sampling = getattr(result.solver, "sampling", None)
     some = getattr(sampling, "draws", False) or getattr(sampling, "fresh", False)
     return result.problem is not None and not result.problem.is_stochastic and not some
@@ -353,7 +354,7 @@ def verdict(result: Result, findings: tuple[Finding, ...]) -> str:
     if result.status == "diverged":
         return result.status
     kinds = {found.kind for found in findings}
-    if result.status == "converged":  # on the rows that it saw; held-out rows may disagree
+    if result.status == "converged":  # on the rows that x saw; held-out rows may disagree
         return "overfitting" if "overfitting" in kinds else result.status
     for kind, word in VERDICTS.items():
         if kind in kinds:

@@ -1,8 +1,8 @@
 """A finding about a run, and the curve that findings are read off: its level, its noise and its trend.
 
-The curve is what the run minimises. Its time is not the step but that of a gradient flow: the sum of the rates of x up
+The curve is the objective of the run. Its time is that of a gradient flow, not the step: the sum of the rates of x up
 to each evaluation. Late steps with small rates count for little on this axis, so that a run whose rates have fallen
-does not look settled only because it hardly moves. A longer run has more of this time.
+does not look settled just because it hardly moves. A longer run has more of this time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 Number = float | int | str
 
-ENOUGH = 20  # evaluations that a curve needs; with fewer, nothing is said of it
-EARLY = 0.05  # share of the evaluations that is left out: they depend on the start, which may be anywhere
+ENOUGH = 20  # evaluations that a curve needs; with fewer there are no findings
+EARLY = 0.05  # share of the first evaluations that is left out: they depend on the start, which may be anywhere
 SURE = 0.9  # coverage of two-sided intervals
 OF_GAIN = 0.03  # a change is small below this share of what a run has gained
 NOISY = 0.05  # a curve is noisy where its noise is this share of the loss, and `OF_GAIN` of the gain
-CHANCE = 0.01  # that pure noise has a lower minimum over as many evaluations
+CHANCE = 0.01  # probability that pure noise has a lower minimum over as many evaluations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Finding:
     numbers: Mapping[str, Number] = dataclasses.field(default_factory=dict, hash=False)
 
     @classmethod
-    def of(cls, kind: str, text: str, **numbers: Any) -> Finding:
+    def of(cls, kind: str, text: str, **numbers: object) -> Finding:
         """A finding from numbers of any type. JSON has no infinite numbers, so they are left out."""
         plain = {name.replace("_", " "): _plain(value) for name, value in numbers.items()}
         return cls(kind, text, {name: value for name, value in plain.items() if value is not None})
@@ -62,7 +62,7 @@ def _plain(value: Any) -> Number | None:
 
 
 class ComparedLosses(NamedTuple):
-    """What the weighting compares the tasks by, or the objective made of it."""
+    """The scores by which the weighting compares tasks, or their objective."""
 
     values: np.ndarray  # (evaluations, tasks); of an objective, (evaluations,)
     name: str  # "loss", "regret" or "ratio"
@@ -103,10 +103,10 @@ class Curve(NamedTuple):
 
         Reference: Sen, "Estimates of the regression coefficient based on Kendall's tau", 1968.
         """
-        from scipy.stats import theilslopes  # here, as importing bilevel is to stay fast
+        from scipy.stats import theilslopes  # imported here, so that importing bilevel stays fast
 
         inside = (self.time >= start) & (self.time <= end)
-        t, first = np.unique(self.time[inside], return_index=True)  # time stands still where rates are 0
+        t, first = np.unique(self.time[inside], return_index=True)  # time does not pass while rates are 0
         values = self.values[inside][first]
         if len(t) < 4 or np.ptp(t) < 1e-6:
             return Trend(0.0, 0.0, 0.0)
@@ -143,7 +143,7 @@ def noise_of(values: np.ndarray) -> float:
 
 def lowest_of(count: int) -> float:
     """How many standard deviations the minimum of `count` normal numbers is below their mean, but for `CHANCE`."""
-    from scipy.special import ndtri  # here, as importing bilevel is to stay fast
+    from scipy.special import ndtri  # imported here, so that importing bilevel stays fast
 
     return float(ndtri((1 - CHANCE) ** (1 / count)))
 

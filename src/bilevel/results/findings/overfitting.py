@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # The loss on other rows is far above that on validation rows if the gap is `NOT_GAINED` of what was gained there, or if
 # it is `TIMES` as large and the gap is `SHARE` of the gain.
 TIMES, SHARE, NOT_GAINED = 1.5, 0.05, 0.3
-CHANCE = 0.01  # p-value below which too many tasks are worse on other rows
+CHANCE = 0.01  # p-value of the test whether too many tasks are worse on other rows
 ERRORS = 2.5  # standard errors above which a gap is no noise
 SPREAD = 3.0  # assumed standard deviation of a row's loss, in mean losses: losses row by row are not kept
 # A loss has risen if the rise exceeds all of these: shares of what it had gained and of itself, standard deviations of
@@ -38,7 +38,7 @@ class HeldOut(NamedTuple):
 
 
 def held_out(result: Result) -> HeldOut | None:
-    """Validation losses beside selection or else test losses; None where they say nothing about overfitting."""
+    """Validation losses beside selection or else test losses; None if they say nothing about overfitting."""
     history = result.history
     role = "selection" if history.selection is not None else "test"
     losses = history.selection if role == "selection" else history.test
@@ -50,7 +50,7 @@ def held_out(result: Result) -> HeldOut | None:
 
 
 def overfitting(result: Result) -> Finding | None:
-    """A worst selection loss (test loss without selection rows) that is far above the validation loss, or rises."""
+    """Finds a worst selection loss (or else test loss) that is far above the validation loss, or rises."""
     own = held_out(result)
     if own is None:
         return None
@@ -71,14 +71,14 @@ def _is_far(seen: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _beyond_noise(seen: np.ndarray, other: np.ndarray, rows: tuple[np.ndarray | None, np.ndarray | None]) -> bool:
-    """Whether chance in the rows hardly makes such a gap: too many tasks have one, or its standard error is small.
+    """Whether chance is unlikely to make such a gap: too many tasks have one, or its standard error is small.
 
     Tasks have rows of their own. Without overfitting as many tasks are better on other rows as are worse, and by as
     much.
 
     Reference: Wilcoxon, "Individual comparisons by ranking methods", 1945.
     """
-    from scipy.stats import wilcoxon  # here, as importing bilevel is to stay fast
+    from scipy.stats import wilcoxon  # imported here, so that importing bilevel stays fast
 
     gaps = other - seen
     some = gaps[gaps != 0]
@@ -93,7 +93,7 @@ def _beyond_noise(seen: np.ndarray, other: np.ndarray, rows: tuple[np.ndarray | 
 
 
 def _rows(result: Result, role: str) -> np.ndarray | None:
-    """How many rows each task has; None where that is not known."""
+    """The number of rows of each task; None if it is not known."""
     if result.problem is None:
         return None
     counts = np.ones(len(result.y))

@@ -1,10 +1,10 @@
-"""What is drawn and how it looks: the runs and their labels, short names; colours, markers, letters."""
+"""Entries of a plot and their style: runs and labels, short names; colours, markers, letters."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from bilevel.results.history import History, Iterate
@@ -26,6 +26,7 @@ STYLE: dict[Any, Any] = {
     **{"pdf.fonttype": 42, "svg.fonttype": "none"},  # text stays text
 }
 DPI = 200
+Look: TypeAlias = dict[str, Any]  # options of matplotlib's
 MARKED_POINTS = 20  # a line with this many points or fewer shows them
 LINES = {"validation": "-", "selection": ":", "test": "--"}
 
@@ -150,7 +151,7 @@ def _shared(names: Sequence[str]) -> int:
     return len(list(itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))))
 
 
-def line_look(colour: str, marker: str, rows: str, points: int) -> dict[str, Any]:
+def line_look(colour: str, marker: str, rows: str, points: int) -> Look:
     """Lines of selection rows are dotted, of test rows dashed, both hollow; the points of short lines are marked."""
     hollow = rows != "validation"
     look = {"color": colour, "linestyle": LINES[rows], "markerfacecolor": "white" if hollow else colour}

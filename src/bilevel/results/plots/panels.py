@@ -19,6 +19,7 @@ from bilevel.results.plots.entries import (
     MARKERS,
     PALE,
     Entry,
+    Look,
     RunLike,
     line_look,
     plain_text,
@@ -43,7 +44,7 @@ class Line(NamedTuple):
     """One number per evaluation, to be drawn over the steps."""
 
     label: str
-    runs: list[Any]  # results, or the records of a study
+    runs: Sequence[Any]  # results, or the records of a study
     of: Callable[[Any], np.ndarray]
     colour: str
     marker: str = MARKERS[0]
@@ -75,7 +76,7 @@ def draw_lines(axes: Axes, lines: list[Line]) -> list[Line2D]:
     return handles
 
 
-def _curve(axes: Axes, at: np.ndarray, values: np.ndarray, label: str, look: dict[str, Any]) -> Line2D:
+def _curve(axes: Axes, at: np.ndarray, values: np.ndarray, label: str, look: Look) -> Line2D:
     """Draws the median over the runs (first axis) and the band around it; returns the handle for a legend."""
     middle, low, high = spread(values)
     [handle] = axes.plot(at, middle, label=label, **look)
@@ -111,7 +112,7 @@ def _one_line(axes: Axes, at: np.ndarray, values: np.ndarray) -> Line2D:
     """Draws the medians of many tasks (values: runs, tasks, evaluations) as one pale line with gaps, which is fast."""
     middle = spread(values)[0]
     with_gaps = np.hstack([middle, np.full((len(middle), 1), np.nan)])
-    look: dict[str, Any] = line_look(PALE, MARKERS[0], "validation", len(at)) | {"linewidth": 0.7}
+    look: Look = line_look(PALE, MARKERS[0], "validation", len(at)) | {"linewidth": 0.7}
     return axes.plot(np.tile([*at, np.nan], len(middle)), with_gaps.ravel(), **look)[0]
 
 
@@ -131,7 +132,7 @@ def _heaviest(entry: Entry) -> tuple[list[str], list[np.ndarray]]:
     return names, [np.argsort(-own, kind="stable")[:count] for own in weights]
 
 
-def draw_tasks(axes: Axes, entries: list[Entry]) -> list[Line2D]:
+def draw_tasks(axes: Axes, entries: Sequence[Entry]) -> list[Line2D]:
     """Draws every task's final loss, worst first; by name where there is room and runs share tasks, else by rank."""
     names = {own for entry in entries for own in entry.tasks}
     count = max(map(len, names))
@@ -148,7 +149,7 @@ def _final(entry: Entry) -> list[tuple[str, str, list[np.ndarray]]]:
     return found
 
 
-def _rows(axes: Axes, entries: list[Entry]) -> list[Line2D]:
+def _rows(axes: Axes, entries: Sequence[Entry]) -> list[Line2D]:
     """Draws a row per task, in the order of the first result; test losses are hollow."""
     names = entries[0].tasks[0]
     first, _, _ = spread(np.stack([run.last.losses for run in entries[0].runs]))
@@ -159,7 +160,7 @@ def _rows(axes: Axes, entries: list[Entry]) -> list[Line2D]:
         for label, rows, losses in _final(entry):
             test = rows == "test"
             middle, low, high = spread(np.stack(losses)[:, order])
-            look: dict[str, Any] = {"markerfacecolor": "none", "markersize": 6.5} if test else {}
+            look: Look = {"markerfacecolor": "none", "markersize": 6.5} if test else {}
             look |= {"color": entry.colour, "marker": entry.marker, "linestyle": "none", "zorder": 3}
             handles += axes.plot(middle, place, label=label, **look)
             if len(entry.runs) > 1:
@@ -174,7 +175,7 @@ def _rows(axes: Axes, entries: list[Entry]) -> list[Line2D]:
     return handles
 
 
-def _ranks(axes: Axes, entries: list[Entry]) -> list[Line2D]:
+def _ranks(axes: Axes, entries: Sequence[Entry]) -> list[Line2D]:
     """Draws the losses of each result in falling order; test losses are dashed and in their own order."""
     from matplotlib.ticker import MaxNLocator
 
@@ -214,7 +215,7 @@ def _scale(axes: Axes, which: str, values: list[np.ndarray]) -> None:
 # ------------------------------------------------------------------ regrets
 
 
-def baselines_of(entries: Sequence[Entry], given: Any) -> Baselines | None:
+def baselines_of(entries: Sequence[Entry], given: object) -> Baselines | None:
     """The given baselines, or the first that a run knows, with the names of the tasks."""
     if given is None:
         known = (getattr(run, "baselines", None) for entry in entries for run in entry.runs)
@@ -225,7 +226,7 @@ def baselines_of(entries: Sequence[Entry], given: Any) -> Baselines | None:
     return Baselines(np.asarray(values_of(given), float), names=own)
 
 
-def of_same_tasks(entries: Sequence[Entry], known: Baselines | None) -> list[Entry]:
+def of_same_tasks(entries: Sequence[Entry], known: Baselines | None) -> Sequence[Any]:
     """The entries whose tasks have the names that these baselines have."""
     return [] if known is None else [e for e in entries if all(own == tuple(known.names) for own in e.tasks)]
 
@@ -260,7 +261,7 @@ def _regret_label(entry: Entry, rows: str, known: Baselines, single: bool) -> st
     return f"{rows}: {plain_text(task, KEY_LENGTH)}"
 
 
-def _worst_regret(rows: str, known: Baselines) -> Any:
+def _worst_regret(rows: str, known: Baselines) -> Callable[[RunLike], np.ndarray]:
     """A function from a run to its worst regret at every evaluation."""
 
     def of(run: RunLike) -> np.ndarray:
@@ -272,7 +273,7 @@ def _worst_regret(rows: str, known: Baselines) -> Any:
 # ------------------------------------------------------------------ legends
 
 
-def comparison_key(entries: list[Entry]) -> tuple[list[Artist], list[str]]:
+def comparison_key(entries: Sequence[Entry]) -> tuple[list[Artist], list[str]]:
     """The handles and names of a legend for all panels."""
     from matplotlib.lines import Line2D
 
@@ -297,7 +298,7 @@ def band_handle() -> Artist:
     return Patch(facecolor=GREY, alpha=0.3, linewidth=0)
 
 
-def band_name(entries: list[Entry]) -> str:
+def band_name(entries: Sequence[Entry]) -> str:
     """The name of the band over runs in a legend."""
     counts = {len(entry.runs) for entry in entries}
     return f"{BAND[0]:.0%} to {BAND[1]:.0%} of {f'{counts.pop()} ' if len(counts) == 1 else ''}runs"
@@ -308,7 +309,7 @@ def add_legend(axes: Axes, handles: Sequence[Artist], names: list[str], room: in
     axes.legend(**in_columns(handles, names, room), loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
 
 
-def in_columns(handles: Sequence[Artist], names: list[str], room: int) -> dict[str, Any]:
+def in_columns(handles: Sequence[Artist], names: list[str], room: int) -> Look:
     """Arguments of a legend with as many columns as there is room for (in letters)."""
     lengths = [len(name) + 9 for name in names]  # with the handle
     columns = len(names) if sum(lengths) <= room else max(1, room // max(lengths))

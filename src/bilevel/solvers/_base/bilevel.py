@@ -1,4 +1,4 @@
-"""What bilevel solvers share: how they start, and the moves that a step is made of.
+"""What bilevel solvers share: their start, and the moves of a step.
 
 A solver inherits `EstimatorSolver`, with any hypergradient, or `LinearSystemSolver`, where v is a variable like y. It
 writes `step(problem, state, key) -> (state, info)` in the order that its paper has.
@@ -7,7 +7,7 @@ writes `step(problem, state, key) -> (state, info)` in the order that its paper 
 from __future__ import annotations
 
 import abc
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import optax
 
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
+from bilevel._core.types import Count, Tree
 from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.hypergradient import Hypergradient
 from bilevel.hypergradients.upper import Evaluation, Point, Upper
@@ -35,7 +36,7 @@ from bilevel.weightings import SimplexAscent
 from bilevel.weightings.base import Weighting
 
 
-class BilevelSolver(Solver):
+class BilevelSolver(Solver[Problem]):
     """How bilevel solvers start, and the moves of their steps. Its bases declare the options."""
 
     upper_lr: Rate  # alpha
@@ -50,13 +51,13 @@ class BilevelSolver(Solver):
     chooses_rates = True
     replays: ClassVar[bool] = False  # whether x moves after lower steps that `Unrolled` can take again
     moves_at_once: ClassVar[bool] = False  # whether x moves by what y and v were before the step
-    compares_points: ClassVar[bool] = False  # whether it looks at the last point of the tasks that a step sees
-    needs_all_tasks: ClassVar[str | None] = None  # why every step must see all of them; None = it need not
+    compares_points: ClassVar[bool] = False  # whether a step uses the last point of its tasks
+    needs_all_tasks: ClassVar[str | None] = None  # why every step must see all tasks; None = it need not
 
     @property
     @abc.abstractmethod
     def estimator(self) -> Hypergradient:
-        """What the implicit term is estimated by."""
+        """The estimator of the implicit term."""
 
     # ------------------------------------------------------------------ starting
 
@@ -68,12 +69,12 @@ class BilevelSolver(Solver):
         return Needs(self.upper_lr is None, lower, weights, lower or self.estimator.needs_curvature)
 
     def first_order(self) -> Self:
-        """The same without what only a task that is seen in every step can know; most know nothing of the kind."""
+        """The solver without options that need a task to be in every step; most solvers have none."""
         return self
 
     @property
     def has_chosen_rates(self) -> bool:
-        """Where one was not given, and its `rates` choose it."""
+        """Whether a rate was not given, so that `rates` choose it."""
         return self.rates.chooses and (self.needs.upper or self.needs.lower or self.needs.weights)
 
     @property
@@ -81,8 +82,8 @@ class BilevelSolver(Solver):
         """The rule that was given, or that of the rates."""
         return self.upper_rule or self.rates.upper_rule or optax.sgd
 
-    def check_kind(self, problem: Any) -> None:
-        """With options that are what they must be: which tasks it sees is told by one of them."""
+    def check_kind(self, problem: object) -> None:
+        """Checks the options first, because one of them says which tasks it sees."""
         check_objects(self)
         super().check_kind(problem)
 
@@ -91,26 +92,26 @@ class BilevelSolver(Solver):
         check_options(self, problem)
 
     def stepper(self) -> Solver:
-        """Itself, or a wrapper that shows it the tasks that its sampling draws."""
-        from bilevel.solvers._base.fresh_tasks import FreshTasks  # which know what they wrap
+        """The solver, or a wrapper that shows it the tasks that its sampling draws."""
+        from bilevel.solvers._base.fresh_tasks import FreshTasks  # they import this module
         from bilevel.solvers._base.some_tasks import SomeTasks
 
         if self.sampling.fresh:
             return FreshTasks(self.first_order())
         return SomeTasks(self.first_order()) if self.sampling.draws else self
 
-    def start(self, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
+    def start(self, problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array, steps: jax.Array) -> State:
         """The first state, without checks; pure."""
         first, keys = self.first(problem, x, y), self.start_keys(key)
         point = Point(x, y, first.weights, PerTask(((),) * len(y)))
         return self.started(problem, first, self.rates.init(problem, point, self.needs, keys[0], steps), keys)
 
     def start_keys(self, key: jax.Array) -> jax.Array:
-        """What the rates, v and the memory of the first state draw from."""
+        """The keys of the rates, v and the memory of the first state."""
         return jax.random.split(jax.random.fold_in(key, 1), 3)
 
-    def first(self, problem: Problem, x: Any, y: PerTask[Any]) -> State:
-        """The first state as far as it needs nothing measured."""
+    def first(self, problem: Problem, x: Tree, y: PerTask[Tree]) -> State:
+        """The part of the first state that needs no measurement."""
         dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(x)), jnp.float32)
         return State(jnp.zeros((), jnp.int32), x, y, *self.weighting.init(problem.size, dtype))
 
@@ -128,22 +129,22 @@ class BilevelSolver(Solver):
         )
         return state._replace(memory=self.start_memory(problem, state, keys[2]))
 
-    def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Any:
-        """What the method carries besides; most carry nothing."""
+    def start_memory(self, problem: Problem, state: State, key: jax.Array) -> Tree:
+        """The first extra state of the method; for most, empty."""
         return ()
 
     def measures(self, state: State) -> bool:
-        """Where the rates measure."""
+        """Whether `refresh` has anything to measure."""
         return self.rates.measures(state.rates)
 
-    def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Any = 1) -> State:
+    def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Count = 1) -> State:
         """Between chunks of steps: measures again what automatic rates need."""
         # Halfway to uniform weights: the curvature of tasks that may matter soon counts too.
         point = self.point(state._replace(weights=(state.weights + 1 / problem.size) / 2))
         return state._replace(rates=self.rates.refresh(problem, point, state.rates, key, iterations))
 
     def with_scaled_rates(self, factor: float) -> Self:
-        """What was given times a factor, and what is chosen too, where anything is."""
+        """Given rates times a factor, and automatic rates too, if there are any."""
         given = super().with_scaled_rates(factor) or self
         if not (self.needs.upper or self.needs.lower or self.needs.weights):
             return given
@@ -156,7 +157,7 @@ class BilevelSolver(Solver):
         """One step of all tasks of a problem, in the order that the method's paper has."""
 
     def with_last_point(self, state: State, last: LastPoint) -> State:
-        """The state of some tasks, in which the last point is this; for solvers that compare points."""
+        """The state of some tasks with this last point; for solvers that compare points."""
         return state
 
     # ------------------------------------------------------------------ the moves of a step
@@ -164,11 +165,11 @@ class BilevelSolver(Solver):
     # until `finish`, so that a later move still sees what it needs of step k.
 
     def point(self, state: State) -> Point:
-        """Where the upper level is evaluated: at the x, y, weights and v that the state has now."""
+        """The point of the upper level: the x, y, weights and v of the state."""
         return Point(state.x, state.y, self.weights_of_x(state), state.v, curvatures(state.rates))
 
     def weights_of_x(self, state: State) -> jax.Array:
-        """How much each task's loss counts in what x descends: the weights, but for those of another objective."""
+        """The share of each task's loss in the objective of x: the weights, unless x has another objective."""
         return self.weighting.in_direction(state.weights, state.weighting)
 
     def lower_rates(self, problem: Problem, state: State, rows: PerTask[Sample]) -> tuple[State, PerTask[jax.Array]]:
@@ -193,10 +194,10 @@ class BilevelSolver(Solver):
         y, optimiser = descend(problem, state.x, replay)
         return state._replace(y=y, lower=optimiser), beta, replay
 
-    def move_lower(self, state: State, directions: PerTask[Any], beta: PerTask[jax.Array]) -> State:
+    def move_lower(self, state: State, directions: PerTask[Tree], beta: PerTask[jax.Array]) -> State:
         """y_i <- y_i - beta_i u_i, where the u_i are known."""
 
-        def one(y: Any, optimiser: optax.OptState, u: Any, rate: jax.Array) -> tuple:
+        def one(y: Tree, optimiser: optax.OptState, u: Tree, rate: jax.Array) -> tuple:
             updates, optimiser = self.lower_rule(rate).update(u, optimiser, y)
             return optax.apply_updates(y, updates), optimiser
 
@@ -233,8 +234,8 @@ class BilevelSolver(Solver):
         return state._replace(weights=weights, weighting=weighting), gamma
 
     def update_weights(
-        self, weights: jax.Array, losses: jax.Array, weighting: Any, rate: jax.Array
-    ) -> tuple[jax.Array, Any]:
+        self, weights: jax.Array, losses: jax.Array, weighting: Tree, rate: jax.Array
+    ) -> tuple[jax.Array, Tree]:
         """The next weights, and what the weighting carries."""
         return self.weighting.update(weights, losses, weighting, rate)
 

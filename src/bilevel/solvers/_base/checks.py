@@ -1,4 +1,4 @@
-"""What is wrong with the options of a solver, reported before any long work."""
+"""Checks of a solver's options, made before any long work."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.typing import DTypeLike
 
 from bilevel._core import values
 from bilevel.lower import Lower
@@ -40,7 +41,7 @@ OBJECTS = (  # option, what it must have, what it needs to be
 
 
 def check_objects(solver: Any) -> None:
-    """Every option that is an object must be one, and not its class."""
+    """Raises if an option that must be an object is something else, such as its class."""
     for field, method, needed in OBJECTS:
         value = getattr(solver, field, None)
         if value is None and getattr(type(solver), field, None) is None:  # it has no such option, or None is allowed
@@ -82,7 +83,7 @@ def check_options(solver: BilevelSolver, problem: Problem) -> None:
 
 
 def check_sampling(solver: BilevelSolver, problem: Problem) -> None:
-    """A number of tasks that fits, and a solver that can do without the others."""
+    """Raises unless the number of tasks fits, and the solver can do without the others."""
     solver.sampling.check([group.size for group in problem.groups])
     if solver.sampling.draws and solver.needs_all_tasks is not None:
         raise ValueError(
@@ -94,7 +95,7 @@ def check_sampling(solver: BilevelSolver, problem: Problem) -> None:
 
 
 def check_distribution(solver: Any, problem: Any) -> None:
-    """Tasks of a distribution are seen by solvers that draw them, and by no others."""
+    """Raises unless the solver draws new tasks exactly if the problem has a distribution."""
     name, sampling = type(solver).__name__, getattr(solver, "sampling", None)
     of_distribution = getattr(problem, "distribution", None) is not None
     sees_fresh_tasks = getattr(sampling, "fresh", False)
@@ -113,7 +114,7 @@ def check_distribution(solver: Any, problem: Any) -> None:
 
 
 def check_one_device(solver: Any, layout: Any) -> None:
-    """New tasks are drawn on one device: there is no layout."""
+    """Raises if there is a layout: new tasks are drawn on one device."""
     if layout is not None and getattr(getattr(solver, "sampling", None), "fresh", False):
         raise ValueError(
             f"solve(devices=...) got a solver with sampling={solver.sampling}: new tasks are drawn on one device only. "
@@ -122,7 +123,7 @@ def check_one_device(solver: Any, layout: Any) -> None:
 
 
 def check_fresh(solver: BilevelSolver, problem: Problem) -> None:
-    """A solver and a weighting that need not see a task twice."""
+    """Raises if the solver or the weighting must see a task twice."""
     said, weighting = f"{type(solver).__name__}(sampling={solver.sampling})", solver.weighting
     if solver.compares_points or solver.needs_all_tasks is not None:
         raise ValueError(
@@ -150,14 +151,14 @@ def check_fresh(solver: BilevelSolver, problem: Problem) -> None:
 
 
 def check_drawing_on_devices(solver: Any, sizes: Sequence[int], devices: int) -> None:
-    """A solver that sees some tasks in a step, for groups of these sizes on so many devices."""
+    """Raises unless groups of these sizes can be drawn on this many devices."""
     check_objects(solver)
     solver.sampling.check(sizes)
     drawing.check_devices(solver.sampling, sizes, devices)
 
 
-def check_replay(rule: Callable[[Any], optax.GradientTransformation]) -> None:
-    """Refuses a rule whose derivative at a zero gradient is NaN, as Adam's is with eps_root = 0."""
+def check_replay(rule: Callable[[float], optax.GradientTransformation]) -> None:
+    """Raises if the derivative of a rule at a zero gradient is NaN, as Adam's is with eps_root = 0."""
     transformation, zero = rule(0.1), jnp.zeros(())
     slope = jax.grad(lambda g: optax.tree.sum(update(transformation, g, transformation.init(zero), zero, zero)[0]))(
         zero
@@ -184,8 +185,8 @@ def check_refresh(owner: str, size: int | None, problem: Problem) -> None:
         )
 
 
-def check_memory(what: str, numbers: float, dtype: Any, advice: str) -> None:
-    """Refuses what does not fit into this machine, and warns of what is large."""
+def check_memory(what: str, numbers: float, dtype: DTypeLike, advice: str) -> None:
+    """Raises if something does not fit into this machine, and warns if it is large."""
     size = numbers * jnp.dtype(dtype).itemsize
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > available:

@@ -1,21 +1,21 @@
-"""Which tasks a step draws of each group: on several devices, equally many of those of each.
+"""Draws of a step's tasks from each group; on several devices, equally many from each device.
 
-The tasks of a group that is spread over D devices are D parts. Each has an urn of its own, from which a D-th of the
-draws of the group is made: so devices have equally much to do, and what a step takes out of them stays on them. With
-the share of a task in the draw of its part all estimates are unbiased, as the parts together are the group.
+The tasks of a group on D devices form D parts. Each part has its own urn, from which a D-th of the group's draws is
+made: so all devices have equal work, and rows stay on their device. Estimates use the share of a task in the draw of
+its part. They are unbiased, because the parts together are the group.
 
-Urns, as the weights, are whole on every device, which draws for all: that costs what it does on one device, and saves a
-message before every step.
+Every device holds all urns and the weights, and draws for all devices. That costs what it costs on one device, and
+saves a message before every step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
+from bilevel._core.types import Tree
 from bilevel.problem.group import Group
 from bilevel.problem.on_devices import parts_of, shared
 from bilevel.problem.per_task import Everywhere
@@ -24,21 +24,21 @@ from bilevel.solvers.sampling import Draw, Sampling
 
 
 def counts(sampling: Sampling, problem: BaseProblem) -> tuple[int, ...]:
-    """How many tasks a step sees of each group: what the sampling says, rounded up to as many of every part."""
+    """The number of tasks of each group in a step: that of the sampling, rounded up to equally many of every part."""
     wanted = sampling.counts([group.size for group in problem.groups])
     parts = [parts_of(group.on) for group in problem.groups]
     return tuple(-(-count // part) * part for count, part in zip(wanted, parts, strict=True))
 
 
 def parts(problem: BaseProblem) -> int:
-    """In how many parts the groups are that are in most."""
+    """The largest number of parts of any group."""
     return max(parts_of(group.on) for group in problem.groups)
 
 
-def fill(sampling: Sampling, problem: BaseProblem, counted: jax.Array, key: jax.Array) -> Everywhere[Any]:
-    """The urns of tasks that count so much."""
+def fill(sampling: Sampling, problem: BaseProblem, counted: jax.Array, key: jax.Array) -> Everywhere[Tree]:
+    """The urns for tasks with these shares."""
 
-    def one(number: int, group: Group, weights: jax.Array, count: int) -> Any:
+    def one(number: int, group: Group, weights: jax.Array, count: int) -> Tree:
         own = jax.random.fold_in(key, number)
         return _in_parts(lambda w, k, n: sampling.fill(w, n, k), group, count, (weights,), own)
 
@@ -47,10 +47,10 @@ def fill(sampling: Sampling, problem: BaseProblem, counted: jax.Array, key: jax.
     return Everywhere(tuple(one(number, *group) for number, group in own))
 
 
-def refill(sampling: Sampling, problem: BaseProblem, urns: Everywhere[Any], counted: jax.Array) -> Everywhere[Any]:
+def refill(sampling: Sampling, problem: BaseProblem, urns: Everywhere[Tree], counted: jax.Array) -> Everywhere[Tree]:
     """The urns after the weights have moved."""
 
-    def one(group: Group, urn: Any, weights: jax.Array, count: int) -> Any:
+    def one(group: Group, urn: Tree, weights: jax.Array, count: int) -> Tree:
         return _in_parts(lambda u, w, n: sampling.refill(u, w, n), group, count, (urn, weights))
 
     weights = problem.split_everywhere(jnp.abs(counted))
@@ -58,8 +58,8 @@ def refill(sampling: Sampling, problem: BaseProblem, urns: Everywhere[Any], coun
     return Everywhere(tuple(one(*group) for group in own))
 
 
-def draw(sampling: Sampling, group: Group, urn: Any, weights: jax.Array, count: int, key: jax.Array) -> Draw:
-    """Places of a group, those of its first device first; of the weights only the dtype matters."""
+def draw(sampling: Sampling, group: Group, urn: Tree, weights: jax.Array, count: int, key: jax.Array) -> Draw:
+    """Drawn places of a group, those of its first device first. Of the weights only the dtype is used."""
     some = weights[: group.size]
     found = _in_parts(lambda u, w, k, n: sampling.draw(u, w, n, k), group, count, (urn, some), key)
     size, of_each = group.size // parts_of(group.on), count // parts_of(group.on)
@@ -67,7 +67,7 @@ def draw(sampling: Sampling, group: Group, urn: Any, weights: jax.Array, count: 
     return shared(Draw(found.places + first, found.share), group.on)
 
 
-def _in_parts(function: Any, group: Group, count: int, rows: tuple, key: jax.Array | None = None) -> Any:
+def _in_parts(function: Callable, group: Group, count: int, rows: tuple, key: jax.Array | None = None) -> Tree:
     """`function(*rows, key, count)` of every part of a group, where `rows` has one for every task of it."""
     number = parts_of(group.on)
     keys = () if key is None else (key,)
@@ -80,7 +80,7 @@ def _in_parts(function: Any, group: Group, count: int, rows: tuple, key: jax.Arr
 
 
 def check_devices(sampling: Sampling, sizes: Sequence[int], devices: int) -> None:
-    """Raises where tasks of groups of these sizes cannot be drawn on so many devices."""
+    """Raises if groups of these sizes are too small for draws on this many devices."""
     least = sum(devices * (size >= devices) + (size % devices > 0) for size in sizes)
     asked = sum(sampling.counts(sizes))
     if asked < least:

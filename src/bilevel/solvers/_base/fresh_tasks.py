@@ -1,14 +1,13 @@
-"""A solver that sees new tasks in a step: its own step, on tasks that are brought up to date first and then forgotten.
+"""Wrapper of a solver for new tasks: a step fits their y, makes the solver's step, and drops the tasks.
 
-A run wraps its solver once, in `FreshTasks`. What a step does, line by line: `bl.sampling.Fresh`. The state of
-such a run holds what is shared; in `rates`, as many rows as a step has tasks, of which only the directions in which
-curvature was found are of use to the next tasks; and y of the tasks that the run is evaluated on, where they start.
-These do not move.
+A run wraps its solver once, in `FreshTasks`. `bl.sampling.Fresh` explains a step line by line. The state of such a run
+holds what is shared; in `rates`, one row for each task of a step, of which the next tasks reuse only the directions of
+largest curvature; and the starting y of the tasks that the run is evaluated on, which does not move.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 from bilevel._core import linear, pytrees
 from bilevel._core.linear import hessian_product
 from bilevel._core.module import leaf, part
+from bilevel._core.types import Count, Tree
 from bilevel.problem.constraints import Constraint
 from bilevel.problem.group import TaskView, UpperSample
 from bilevel.problem.per_task import PerTask, for_groups, is_of_tasks
@@ -30,24 +30,24 @@ from bilevel.solvers.sampling import All, Fresh
 from bilevel.weightings import Average
 from bilevel.weightings.base import uniform
 
-POWER_ITERATIONS = 4  # on a new task, from the direction that was found in the last one at its place
-LEAST_MEASURED = 3  # iterations of a measurement: its tasks are new, and nothing is known of them
+POWER_ITERATIONS = 4  # power iterations on a new task, from the direction of the last task in its place
+LEAST_MEASURED = 3  # power iterations of a measurement, as nothing is known about new tasks
 
 
 @part
 class Standing(Constraint):
-    """The set {x}: a step on it moves what belongs to tasks. What would have moved x is then not computed."""
+    """The set {x}: a step on it moves only values of tasks. The compiler then drops the direction of x."""
 
-    x: Any = leaf()
+    x: Tree = leaf()
 
-    def project(self, x: Any) -> Any:
+    def project(self, x: Tree) -> Tree:
         """The one point."""
         return self.x
 
 
 @part
 class AtStart(Scaled):
-    """Rates with lower rates as in a first step: those of a run may fall to zero, and a new task has its way to go."""
+    """Rates whose lower rates are those of step 0: those of a run may fall to zero, but a new task starts anew."""
 
     def lower(self, problem: Problem, state: RatesState, step: jax.Array) -> PerTask[jax.Array]:
         """beta_i of step 0."""
@@ -63,7 +63,7 @@ class Drawn(NamedTuple):
 
 @part
 class FreshTasks(Solver):
-    """A bilevel solver whose steps see new tasks of a distribution, and no others."""
+    """A bilevel solver whose steps see only new tasks of a distribution."""
 
     solver: BilevelSolver
 
@@ -74,7 +74,7 @@ class FreshTasks(Solver):
 
     @property
     def needs(self) -> Needs:
-        """Those of the solver, without a rate of weights: every step weighs its tasks anew."""
+        """The needs of the solver, without a rate of weights: every step computes new weights."""
         return self.solver.needs._replace(weights=False)
 
     @property
@@ -84,7 +84,7 @@ class FreshTasks(Solver):
 
     @property
     def sampling(self) -> Fresh:
-        """How many tasks a step sees, and how they are brought up to date."""
+        """The number of tasks of a step, and how their y is fitted."""
         return self.solver.sampling  # type: ignore[return-value]
 
     @property
@@ -92,7 +92,7 @@ class FreshTasks(Solver):
         """The solver on the tasks of one step: it sees all of them, and their weights are given."""
         return self.solver.replace(weighting=Average(), sampling=All())
 
-    def start(self, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
+    def start(self, problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array, steps: jax.Array) -> State:
         """The first state; y is where the tasks of the evaluation start, all of them at one point."""
         draw_key, key = jax.random.split(key)
         drawn = self.new_tasks(problem, draw_key)
@@ -108,7 +108,7 @@ class FreshTasks(Solver):
         return problem.distribution.fresh(problem, key, self.sampling.tasks)
 
     def begin_step(self, problem: Problem, state: State, key: jax.Array) -> Drawn:
-        """New tasks, brought up to date at the x of the state."""
+        """New tasks with y fitted to the x of the state."""
         draw_key, start_key, curve_key, key = jax.random.split(key, 4)
         drawn, own = self.new_tasks(problem, draw_key), self.plain
         y = spread(state.y, drawn.size)
@@ -123,7 +123,7 @@ class FreshTasks(Solver):
             is_leaf=lambda node: node is None or is_of_tasks(node),
         )
         there = begun._replace(step=state.step, x=state.x, upper=state.upper, rates=rates, memory=memory)
-        return Drawn(drawn, caught_up(own, drawn, there, key, self.sampling.catch_up))
+        return Drawn(drawn, after_lower_steps(own, drawn, there, key, self.sampling.catch_up))
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
         """A whole step."""
@@ -132,16 +132,16 @@ class FreshTasks(Solver):
         losses = looked_at(drawn, there, look_key).astype(state.weights.dtype)
         weights, carried = self.solver.weighting.weigh_draw(losses, state.sampling)
         after, info = self.plain.step(drawn, there._replace(weights=weights), key)
-        # Nothing is told of the tasks of the evaluation, which the step did not see; their rates are of its size.
+        # The step did not see the tasks of the evaluation; their rates only fill the shape.
         rate = jnp.full(problem.size, jnp.max(info.lower_rate))
         after = _kept(after)._replace(y=state.y, weights=state.weights, sampling=carried)
         return after, info._replace(lower_rate=rate)
 
     def measures(self, state: State) -> bool:
-        """Where the rates measure."""
+        """Whether `refresh` has anything to measure."""
         return self.solver.measures(state)
 
-    def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Any = 1) -> State:
+    def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Count = 1) -> State:
         """Measures again what automatic rates need, on new tasks."""
         begin_key, look_key, key = jax.random.split(key, 3)
         drawn, there = self.begin_step(problem, state, begin_key)
@@ -152,29 +152,29 @@ class FreshTasks(Solver):
         least = jnp.maximum(iterations, LEAST_MEASURED)
         return state._replace(rates=self.solver.rates.refresh(drawn, point, there.rates, key, least))
 
-    def fit(self, problem: Problem, x: Any, y: PerTask[Any]) -> PerTask[Any]:
+    def fit(self, problem: Problem, x: Tree, y: PerTask[Tree]) -> PerTask[Tree]:
         """y of the tasks of the evaluation, after as many steps at a fixed x as new tasks get, on the same rows."""
         start_key, key = jax.random.split(jax.random.key(0))
         own, there = self.plain, problem.replace(distribution=None)
         state = own.start(there, x, y, start_key, jnp.ones((), jnp.int32))
-        return caught_up(own, there, state, key, self.sampling.catch_up + 1).y
+        return after_lower_steps(own, there, state, key, self.sampling.catch_up + 1).y
 
 
-def spread(y: PerTask[Any], count: int) -> PerTask[Any]:
+def spread(y: PerTask[Tree], count: int) -> PerTask[Tree]:
     """The common start, for so many tasks."""
     return for_groups(lambda own: jax.tree.map(lambda a: jnp.broadcast_to(a[0], (count, *a.shape[1:])), own), y)
 
 
 def _remeasured(
-    problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, known: PerTask[LowerCurvature]
+    problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array, known: PerTask[LowerCurvature]
 ) -> PerTask[LowerCurvature]:
-    """The curvature of new tasks: like tasks are curved in like directions, and as much as each is."""
+    """The curvature of new tasks. Like tasks share directions of curvature; the values are their own."""
 
-    def one(task: TaskView, y: Any, key: jax.Array, known: LowerCurvature) -> LowerCurvature:
+    def one(task: TaskView, y: Tree, key: jax.Array, known: LowerCurvature) -> LowerCurvature:
         sample = task.draw(key)
         product = lambda v: hessian_product(task.lower, x, y, v, sample)  # noqa: E731
         value, vector = linear.power_iteration(product, known.vector, POWER_ITERATIONS)
-        # A flat start leaves no direction to go on from.
+        # A flat start leaves no direction to continue from.
         vector = jax.tree.map(lambda new, generic: jnp.where(value > 0, new, generic), vector, pytrees.generic(y))
         value = value.astype(known.value.dtype)
         return LowerCurvature(value, vector, value)
@@ -182,8 +182,8 @@ def _remeasured(
     return problem.each(one, y, problem.keys(key), known)
 
 
-def caught_up(own: BilevelSolver, problem: Problem, state: State, key: jax.Array, steps: int) -> State:
-    """What belongs to tasks after the solver's own steps at a fixed x; what is shared stays as it is."""
+def after_lower_steps(own: BilevelSolver, problem: Problem, state: State, key: jax.Array, steps: int) -> State:
+    """The state after the solver's own steps at a fixed x: values of tasks move, shared ones do not."""
     here = problem.replace(constraint=Standing(state.x))
     still = own.replace(rates=AtStart(own.rates, 1.0))
     shared, first = Halves.of(state)
@@ -198,13 +198,13 @@ def caught_up(own: BilevelSolver, problem: Problem, state: State, key: jax.Array
 def looked_at(problem: Problem, state: State, key: jax.Array) -> jax.Array:
     """f_i(x, y_i) of every task, on rows that are drawn for this."""
 
-    def loss(task: TaskView, y: Any, sample: UpperSample) -> jax.Array:
+    def loss(task: TaskView, y: Tree, sample: UpperSample) -> jax.Array:
         return task.upper(state.x, y, sample.upper)
 
     return problem.join(problem.each(loss, state.y, problem.draw_upper(key)))
 
 
 def _kept(state: State) -> State:
-    """What of a state of new tasks goes on."""
+    """The parts of a state of new tasks that the next step uses."""
     memory = Halves.of(state._replace(weights=(), weighting=())).shared.memory
     return state._replace(lower=(), v=(), weighting=(), memory=memory)

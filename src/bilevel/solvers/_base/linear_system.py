@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import optax
 
 from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate
+from bilevel._core.types import Scalar, Tree
 from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.hypergradient import LinearSolution, residual, step_towards
 from bilevel.hypergradients.upper import Point, Upper
@@ -71,25 +70,25 @@ class LinearSystemSolver(BilevelSolver):
         return Upper(problem, self.estimator)
 
     def move_v(
-        self, v: PerTask[LinearSolution], residual: PerTask[Any], rate: PerTask[jax.Array], keep: Any = 1.0
+        self, v: PerTask[LinearSolution], residual: PerTask[Tree], rate: PerTask[jax.Array], keep: Scalar = 1.0
     ) -> PerTask[LinearSolution]:
         """v <- keep v + rho (f_y - A v) of every task."""
 
-        def one(solution: LinearSolution, residual: Any, rho: jax.Array) -> LinearSolution:
+        def one(solution: LinearSolution, residual: Tree, rho: jax.Array) -> LinearSolution:
             return LinearSolution(step_towards(solution.v, residual, rho if self.v_lr is None else self.v_lr, keep))
 
         return for_tasks(one, v, residual, rate)
 
 
-def rows_of_g(samples: PerTask[UpperSample]) -> PerTask[Any]:
+def rows_of_g(samples: PerTask[UpperSample]) -> PerTask[Tree]:
     """The rows of g in the samples of the upper level."""
     return PerTask(tuple(sample.lower for sample in samples))
 
 
-def residuals(problem: Problem, point: Point | KeptPoint, samples: PerTask[UpperSample]) -> PerTask[Any]:
+def residuals(problem: Problem, point: Point | KeptPoint, samples: PerTask[UpperSample]) -> PerTask[Tree]:
     """f_y - A v of every task at a point."""
 
-    def one(task: TaskView, y: Any, solution: LinearSolution, sample: UpperSample) -> Any:
+    def one(task: TaskView, y: Tree, solution: LinearSolution, sample: UpperSample) -> Tree:
         return residual(task, point.x, y, solution.v, sample)
 
     return problem.each(one, point.y, point.v, samples)

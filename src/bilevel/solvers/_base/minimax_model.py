@@ -12,13 +12,14 @@ B a number and x + d in X it is Nesterov's composite minimax step (Introductory 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bilevel._core.linear import Curvature
 from bilevel._core.simplex_program import Bounds, maximise, respond
+from bilevel._core.types import Tree
 from bilevel.weightings.base import Weighting
 
 CANDIDATES = 64  # scores whose weights the program chooses; the others keep those of d = 0
@@ -48,8 +49,8 @@ class Model(NamedTuple):
     best: jax.Array  # the weights there
 
     @classmethod
-    def of(cls, by: Weighting, state: Any, losses: jax.Array, slopes: jax.Array) -> Model:
-        """Of a weighting, at some losses."""
+    def of(cls, by: Weighting, state: Tree, losses: jax.Array, slopes: jax.Array) -> Model:
+        """The model of a weighting at these losses."""
         scores, bounds = by.scores(losses, state), by.bounds(losses.shape[0], losses.dtype)
         return cls._at(scores, slopes, bounds, jnp.asarray(by.pull, losses.dtype))
 
@@ -63,15 +64,15 @@ class Model(NamedTuple):
         return respond(self.scores + self.slopes @ d, self.bounds, self.pull).value
 
     def moved(self, d: jax.Array) -> Model:
-        """The same around x + d."""
+        """The model around x + d."""
         return self._at(self.scores + self.slopes @ d, self.slopes, self.bounds, self.pull)
 
     def pulled(self, strength: jax.Array) -> Model:
-        """The same with a stronger pull of the weights to uniform ones: smooth, and nearer to the mean."""
+        """The model with a stronger pull towards uniform weights: smoother, and nearer to the mean."""
         return self._at(self.scores, self.slopes, self.bounds, self.pull + strength)
 
     def at(self, weights: jax.Array) -> jax.Array:
-        """What these weights make of d = 0."""
+        """The objective of these weights at d = 0."""
         return jnp.vdot(weights, self.scores) - self.pull * jnp.sum((weights - 1 / len(weights)) ** 2)
 
     def newton(self, apply: Map) -> Move:
@@ -139,7 +140,7 @@ class Model(NamedTuple):
 
 
 class Ways(NamedTuple):
-    """Where x may go."""
+    """The allowed moves of x."""
 
     weights: jax.Array  # w
     slope: jax.Array  # g

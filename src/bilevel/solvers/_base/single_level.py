@@ -5,7 +5,7 @@ A solver inherits `SingleLevelSolver` and writes `step(problem, state, key) -> (
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import optax
 from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
+from bilevel._core.types import Tree
 from bilevel.lower.rules import Rule, reduction, update
 from bilevel.problem.minmax import MinMaxProblem
 from bilevel.problem.per_task import PerTask
@@ -27,14 +28,14 @@ from bilevel.weightings.base import Weighting
 class Slope(NamedTuple):
     """sum_i weights_i grad F_i(x), and every F_i(x)."""
 
-    direction: Any
+    direction: Tree
     losses: jax.Array
 
 
 class SingleLevelMove(NamedTuple):
     """x after its move."""
 
-    x: Any
+    x: Tree
     optimiser: optax.OptState
     rate: jax.Array
 
@@ -63,13 +64,13 @@ class SingleLevelSolver(Solver):
             values.rate("lr", self.weighting.lr, given=True, of=type(self.weighting).__name__)
         self.weighting.check(problem.size)
 
-    def start(self, problem: MinMaxProblem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
+    def start(self, problem: MinMaxProblem, x: Tree, y: PerTask[Tree], key: jax.Array, steps: jax.Array) -> State:
         """The first state, without checks; pure."""
         dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(x)), jnp.float32)
         weights, weighting = self.weighting.init(problem.size, dtype)
         return State(jnp.zeros((), jnp.int32), x, y, weights, weighting, upper=self.start_optimiser(x))
 
-    def start_optimiser(self, x: Any) -> Any:
+    def start_optimiser(self, x: Tree) -> Tree:
         """The first state of the optimiser of x, which does not depend on the rate."""
         return self.upper_rule(0.1).init(x)
 
@@ -84,7 +85,7 @@ class SingleLevelSolver(Solver):
         return SingleLevelMove(x, optimiser, jnp.asarray(rate * reduction(optimiser), state.weights.dtype))
 
     def weights_of_x(self, state: State) -> jax.Array:
-        """How much each task's loss counts in what x descends: the weights, but for those of another objective."""
+        """The share of each task's loss in the objective of x: the weights, unless x has another objective."""
         return self.weighting.in_direction(state.weights, state.weighting)
 
     def weights_rate(self, state: State) -> jax.Array:
@@ -104,10 +105,10 @@ class SingleLevelSolver(Solver):
         return state, Info.of(seen.losses, norm, upper_rate=moved.rate, weights_rate=rate)
 
 
-def weighted_slope(problem: MinMaxProblem, x: Any, weights: jax.Array, samples: PerTask[Any]) -> Slope:
+def weighted_slope(problem: MinMaxProblem, x: Tree, weights: jax.Array, samples: PerTask[Tree]) -> Slope:
     """sum_i weights_i grad F_i(x), by one reverse pass, and every F_i(x)."""
 
-    def weighted(x: Any) -> tuple[jax.Array, jax.Array]:
+    def weighted(x: Tree) -> tuple[jax.Array, jax.Array]:
         losses = problem.objectives(x, samples)
         return jnp.vdot(weights.astype(losses.dtype), losses), losses
 

@@ -1,13 +1,12 @@
-"""A solver that sees some of the tasks in a step: their rows are taken out, its own step is taken, they are put back.
+"""Wrapper of a solver for steps that see some of the tasks: takes their rows, makes a step, and puts the rows back.
 
-What a step estimates, and why it is unbiased: `bl.sampling`. A run wraps its solver once, in `SomeTasks`; the
-solver itself knows nothing of it.
+`bl.sampling` says what a step estimates, and why it is unbiased. A run wraps its solver once, in `SomeTasks`; the
+solver does not know about it.
 
-A task that is visited rarely takes some lower steps more before it is looked at. Between two visits, n / m steps, x
-goes far, and one lower step takes y_i only a part of the way to this x. The
-direction of x is then that of a y_i that does not fit, in every task that a step sees, and x follows it: on 160,000
-small regressions, 16 in a step, |x| grew from 2 to 14, and with it the losses of tasks whose y was of a smaller x. So
-before the solver's own step a task takes some more,
+A task that is seen rarely takes extra lower steps first. Between two visits, n / m steps apart, x moves far, and one
+lower step moves y_i only a part of the way to the new x. The direction of x is then wrong in every task that a step
+sees, and x follows it: on 160,000 small regressions, 16 in a step, |x| grew from 2 to 14, and with it the losses of
+tasks whose y fitted a smaller x. So before the solver's own step a task takes extra steps,
 
     y_i <- y_i - beta_i grad_y g_i(x, y_i; fresh rows),    beta_i = 1 / L_i,  L_i at least |A u| of these very rows
 
@@ -15,25 +14,26 @@ with u the gradient, of length 1. For a quadratic g no such step makes g larger 
 at a rate that was measured on the rows of the first one multiply y by up to (L' / L - 1) each, where other rows have a
 larger curvature L', and such runs diverged.
 
-What it costs: 1.7 times the processor's time of a step on these regressions, with 64 of 100,000 in a step. One step
-instead of three is a third of that, and x is between the two.
+Cost: 1.7 times the processor time of a step on these regressions, with 64 of 100,000 in a step. One extra step instead
+of three costs a third of that, and its x is between the two.
 
-Why not a slower x instead, which costs nothing: with a rate of x times (m / n)^(1/2) the regressions are as good, and
-10,000 sinusoids, 64 in a step, are hardly learnt in the same steps (worst tenth 8.6 instead of 0.29). Why not where
-tasks are visited more often: these sinusoids end at 0.22 with it and at 0.08 without; with 16 in a step it makes no
-difference there, nor on 16,000 points of an enclosing ball. It is for rates of y that are chosen, and for solvers that
-do not compare a point with the last one; who gives rates also gives `lower_steps`.
+A slower x costs nothing but is worse: with a rate of x times (m / n)^(1/2) the regressions are as good, but 10,000
+sinusoids, 64 in a step, are hardly learnt in the same steps (worst tenth 8.6 instead of 0.29). Tasks that are seen more
+often take no extra steps: these sinusoids end at 0.22 with them and at 0.08 without; with 16 in a step they make no
+difference there, nor on 16,000 points of an enclosing ball. Extra steps are for automatic rates of y, and for solvers
+that do not compare a point with the last one; users who give rates also give `lower_steps`.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bilevel._core import pytrees
 from bilevel._core.module import part
+from bilevel._core.types import Count, Tree
 from bilevel.hypergradients.upper import Point
 from bilevel.lower.steps import draw_steps, lower_gradients
 from bilevel.problem.group import Group, TaskView
@@ -56,19 +56,19 @@ WEIGHTS_POWER = 1.5  # of m / n, which a chosen rate of the weights is multiplie
 MOVES_PER_ROUND = 8  # moves of the weights in the n / m steps in which a task is visited once
 # Folded into a step's key to draw tasks, less the number of the group; the rest is the solver's, as if it saw all.
 DRAWING = 2**32 - 1
-STEPS = 3  # lower steps more
+STEPS = 3  # extra lower steps
 RARELY = 512  # steps between two visits of a task from which on it takes them
 KEY = 2**31  # folded into a step's key, for the rows of these
 
 
 class Sampled(NamedTuple):
-    """What sampling carries."""
+    """State of the sampling."""
 
-    urns: Everywhere[Any]
-    parts: jax.Array  # the number of parts, one a device, that the urns are of
-    counted: InOrder[jax.Array]  # how much each task counts in what x descends
-    owed: Owed | None  # None where the weights do not move
-    last: LastStep | None  # None where the solver does not look at it
+    urns: Everywhere[Tree]
+    parts: jax.Array  # the number of parts, one a device, that have urns
+    counted: InOrder[jax.Array]  # the share of each task in the objective of x
+    owed: Owed | None  # None if the weights do not move
+    last: LastStep | None  # None if the solver does not use it
 
 
 class Seen(NamedTuple):
@@ -79,7 +79,7 @@ class Seen(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """What coming steps will draw."""
+    """The draws of coming steps."""
 
     places: PerTask[jax.Array]  # of every group, one row a step
     known: jax.Array  # how many of these steps are known
@@ -88,12 +88,12 @@ class Ahead(NamedTuple):
 
 @part
 class SeenRarely(Scaled):
-    """Rates of tasks whose curvatures may be of long ago: as they are, but for how the curvature is followed."""
+    """Rates of tasks whose curvatures may be old. Only the way to follow the curvature differs."""
 
     def follow(
-        self, problem: Problem, x: Any, y: PerTask, rows: PerTask[Sample], state: RatesState, stale: bool = False
+        self, problem: Problem, x: Tree, y: PerTask, rows: PerTask[Sample], state: RatesState, stale: bool = False
     ) -> RatesState:
-        """What is known of these tasks is of their last visit."""
+        """Follows curvatures that are as old as the last visit of these tasks."""
         return super().follow(problem, x, y, rows, state, stale=True)
 
 
@@ -101,8 +101,8 @@ class SeenRarely(Scaled):
 class SomeTasks(Solver):
     """A bilevel solver whose steps see the tasks that its `sampling` draws.
 
-    A step is a `visit`, and where it `is_due` a move of the weights, `settle`. The driver has the two in loops of their
-    own: a condition whether the weights move would copy n numbers in every step.
+    A step is a `visit` and, if it `is_due`, a move of the weights, `settle`. The driver runs the two in separate loops:
+    a condition inside the step would copy n numbers every time.
     """
 
     solver: BilevelSolver
@@ -114,7 +114,7 @@ class SomeTasks(Solver):
 
     @property
     def needs(self) -> Needs:
-        """Those of the solver; its direction is noisy."""
+        """The needs of the solver; its direction is noisy."""
         return self.solver.needs._replace(sampled=True)
 
     @property
@@ -136,8 +136,8 @@ class SomeTasks(Solver):
 
     # ------------------------------------------------------------------ starting
 
-    def start(self, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
-        """The first state; what rates are made of is measured on tasks that are drawn."""
+    def start(self, problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array, steps: jax.Array) -> State:
+        """The first state; rates are measured on tasks that are drawn."""
         first, keys = self.solver.first(problem, x, y), self.solver.start_keys(key)
         first = first._replace(sampling=self.start_sampling(problem, first, jax.random.fold_in(key, 3)))
         seen = self.draw(problem, first, first.sampling.urns, keys[0])
@@ -147,7 +147,7 @@ class SomeTasks(Solver):
         return self.solver.started(problem, first, spread(rates, problem, seen), keys)
 
     def start_sampling(self, problem: Problem, state: State, key: jax.Array) -> Sampled:
-        """Full urns, and the table with every task's loss at the start: one look at all tasks."""
+        """Full urns, and the table of every task's loss at the start, from one evaluation of all tasks."""
         counted = self.solver.weights_of_x(state)
         urns = drawing.fill(self.solver.sampling, problem, counted, key)
         parts = jnp.asarray(drawing.parts(problem), jnp.int32)
@@ -155,28 +155,28 @@ class SomeTasks(Solver):
         if not self.solver.weighting.moves:
             return Sampled(urns, parts, InOrder(counted), None, last)
 
-        def loss(task: TaskView, y: Any, key: jax.Array) -> jax.Array:
+        def loss(task: TaskView, y: Tree, key: jax.Array) -> jax.Array:
             return task.upper(state.x, y, task.draw_upper(key).upper)
 
-        def of_group(group: Group, y: Any) -> jax.Array:
+        def of_group(group: Group, y: Tree) -> jax.Array:
             return group.each(loss, y, group.keys(key), block=group.block(group.validation))
 
         losses = problem.join(PerTask(tuple(of_group(*own) for own in zip(problem.groups, state.y, strict=True))))
         return Sampled(urns, parts, InOrder(counted), Owed.start(losses.astype(state.weights.dtype)), last)
 
     def moved(self, problem: Problem, state: State, key: jax.Array) -> State:
-        """A state that was kept on another number of devices, with the urns of these; `key` is that of the start."""
+        """A state from another number of devices, with urns for these devices; `key` is that of the start."""
         carried: Sampled = state.sampling
         urns = drawing.fill(self.solver.sampling, problem, carried.counted.value, jax.random.fold_in(key, 3))
         parts = jnp.asarray(drawing.parts(problem), jnp.int32)
         return state._replace(sampling=carried._replace(urns=urns, parts=parts))
 
     def measures(self, state: State) -> bool:
-        """Where the rates measure."""
+        """Whether `refresh` has anything to measure."""
         return self.solver.measures(state)
 
-    def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Any = 1) -> State:
-        """Measures again what automatic rates need, on tasks that are drawn; halfway to uniform weights, as of all."""
+    def refresh(self, problem: Problem, state: State, key: jax.Array, iterations: Count = 1) -> State:
+        """Measures again what automatic rates need, on tasks that are drawn, halfway to uniform weights."""
         seen = self.draw(problem, state, state.sampling.urns, key)
         few = few_of(seen, state)
         point = Point(few.x, few.y, (few.weights + 1 / (problem.size * seen.share)) / 2, few.v, curvatures(few.rates))
@@ -185,7 +185,7 @@ class SomeTasks(Solver):
 
     # ------------------------------------------------------------------ drawing
 
-    def draw(self, problem: Problem, state: State, urns: Everywhere[Any], key: jax.Array) -> Seen:
+    def draw(self, problem: Problem, state: State, urns: Everywhere[Tree], key: jax.Array) -> Seen:
         """The tasks of a step."""
         sampling = self.solver.sampling
         keys = [jax.random.fold_in(key, DRAWING - g) for g in range(len(problem.groups))]
@@ -195,12 +195,12 @@ class SomeTasks(Solver):
         return Seen(rows, jnp.concatenate([own.share for own in draws]))
 
     def known_draws(self, problem: Problem, state: State, keys: jax.Array) -> Ahead:
-        """What coming steps draw, with these keys; known are those up to the next but one move of the weights."""
+        """The draws of coming steps with these keys, known up to the next move of the weights but one."""
         carried: Sampled = state.sampling
         between, owed = self.steps_between(problem), carried.owed
         keys = keys if owed is None else keys[: 2 * between]
 
-        def places(urns: Everywhere[Any]) -> PerTask[jax.Array]:
+        def places(urns: Everywhere[Tree]) -> PerTask[jax.Array]:
             return jax.lax.map(lambda key: self.draw(problem, state, urns, key).rows.places, keys)
 
         now, count = places(carried.urns), jnp.asarray(len(keys))
@@ -212,14 +212,14 @@ class SomeTasks(Solver):
         both = jax.tree.map(lambda a, b: jnp.where(first[:, None], a, b), now, later)
         return Ahead(both, jnp.minimum(left + between, count), left)
 
-    def refilled(self, problem: Problem, urns: Everywhere[Any], counted: jax.Array) -> Everywhere[Any]:
+    def refilled(self, problem: Problem, urns: Everywhere[Tree], counted: jax.Array) -> Everywhere[Tree]:
         """The urns of tasks that count so much."""
         return drawing.refill(self.solver.sampling, problem, urns, counted)
 
     # ------------------------------------------------------------------ the step
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
-        """A visit, and the move of the weights where it is due."""
+        """A visit, and the move of the weights if it is due."""
         state, info = self.visit(problem, state, key)
         if state.sampling.owed is None:
             return state, info
@@ -234,13 +234,13 @@ class SomeTasks(Solver):
         seen = self.draw(problem, state, carried.urns, key)
         small, last = few_of(seen, state), carried.last
         start, tasks = small, seen.rows.problem(problem)
-        # With weights that do not move, as they are moved by all that several steps have seen.
+        # With fixed weights: `settle` moves them, by the losses of several steps.
         own = self.solver.replace(weighting=Average())
         if sum(self.counts(problem)) < problem.size:
             own = own.replace(rates=SeenRarely(own.rates, 1.0))
-        more = steps_at_a_visit(self.solver, problem.size, tasks.size)
+        more = extra_lower_steps(self.solver, problem.size, tasks.size)
         if more:
-            start = caught_up(own, tasks, small, key, more)
+            start = after_extra_lower_steps(own, tasks, small, key, more)
         if last is not None:
             start = self.solver.with_last_point(start, last.of(*seen, carried.counted, state.step))
             last = last.see(seen.rows, state.step)
@@ -260,9 +260,9 @@ class SomeTasks(Solver):
         return whole, info._replace(weights_rate=rate, seen=seen.rows.numbers)
 
     def _slowed(self, problem: Problem, state: State, after: State, info: Info) -> tuple[State, Info]:
-        """With a chosen rate, x goes a part of the way where it looks at a y and a v that are of the last visit.
+        """With an automatic rate, x moves only a part of the way if y and v are as old as the last visit.
 
-        They lag behind x by n / m steps then, and x would swing around where they think it is.
+        They lag behind x by n / m steps, and x would oscillate.
         """
         solver = self.solver
         if not (solver.moves_at_once and solver.needs.upper and solver.rates.chooses):
@@ -286,32 +286,32 @@ class SomeTasks(Solver):
         before, last = state.sampling.counted, state.sampling.last
         state = state._replace(weights=weights, weighting=weighting)
         counted = solver.weights_of_x(state)
-        # By what tasks counted before this move: so the tasks of the steps up to the next move are known before they
-        # begin, and their rows can be read ahead. Any shares give unbiased estimates.
+        # With the shares from before this move: so the draws up to the next move are known now, and their rows can be
+        # read ahead. Estimates are unbiased with any shares.
         urns = self.refilled(problem, state.sampling.urns, before.value)
         last = None if last is None else last.weigh(before, state.step)
         return state._replace(sampling=Sampled(urns, state.sampling.parts, InOrder(counted), owed.paid(), last))
 
 
 def few_of(seen: Seen, state: State) -> State:
-    """The state of a problem of these tasks, whose weights make its direction an estimate of that of all."""
+    """The state of these tasks, with weights that make their direction an unbiased estimate of that of all."""
     weights = state.sampling.counted.value[seen.rows.numbers] / seen.share
     return seen.rows.take(state._replace(weights=None, weighting=None, sampling=()))._replace(
         weights=weights, weighting=()
     )
 
 
-def spread(values: Any, problem: Problem, seen: Seen) -> Any:
-    """Rows for all tasks from those of a few; for the others, of numbers the largest, of vectors the first.
+def spread(values: Tree, problem: Problem, seen: Seen) -> Tree:
+    """Rows for all tasks from the rows of a few: the others get the largest number, or the first vector.
 
-    So start curvatures: the few are measured, and the others find their own when they are visited.
+    Curvatures start this way: a few are measured, and the other tasks find their own when they are visited.
     """
 
-    def group(own: Any, whole: Group) -> Any:
+    def group(own: Tree, whole: Group) -> Tree:
         one = lambda a: jnp.max(a, axis=0) if a.ndim == 1 else a[0]  # noqa: E731
         return own_rows(jax.tree.map(lambda a: jnp.broadcast_to(one(a), (whole.size, *a.shape[1:])), own), whole.on)
 
-    def whole(node: Any) -> Any:
+    def whole(node: Tree) -> Tree:
         if not isinstance(node, PerTask):
             return node
         return PerTask(tuple(group(own, g) for own, g in zip(node, problem.groups, strict=True)))
@@ -320,17 +320,17 @@ def spread(values: Any, problem: Problem, seen: Seen) -> Any:
     return seen.rows.put(filled, filled, values)
 
 
-def steps_at_a_visit(solver: BilevelSolver, tasks: int, drawn: int) -> int:
+def extra_lower_steps(solver: BilevelSolver, tasks: int, drawn: int) -> int:
     """How many lower steps a task takes before the solver's own, where a step sees some of the tasks."""
     rarely = tasks >= RARELY * drawn
     return STEPS if rarely and solver.needs.lower and solver.rates.chooses and not solver.compares_points else 0
 
 
-def caught_up(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array, steps: int) -> State:
+def after_extra_lower_steps(solver: BilevelSolver, problem: Problem, state: State, key: jax.Array, steps: int) -> State:
     """The state of the tasks of a step after these lower steps."""
     samples = draw_steps(problem, jax.random.fold_in(key, KEY), steps)
 
-    def one(state: State, rows: Any) -> tuple[State, None]:
+    def one(state: State, rows: Tree) -> tuple[State, None]:
         state, beta = solver.lower_rates(problem, state, rows)
         return solver.move_lower(state, lower_gradients(problem, state.x, state.y, rows), beta), None
 

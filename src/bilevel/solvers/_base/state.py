@@ -1,4 +1,4 @@
-"""Where a run is: the state that every solver has, and what a step reports.
+"""`State`, which all solvers share, and `Info`, which a step reports.
 
 A state is in two halves. What belongs to tasks has one row per task: `PerTask` and `InOrder` values (y, its optimisers,
 v, tables, curvatures) wherever they are, and the weights and what their weighting carries. All else is shared: x, its
@@ -8,37 +8,35 @@ optimiser, directions, scalars. `Halves` takes a state apart and puts it togethe
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel._core.types import Scalar, Tree, X, Y
 from bilevel.problem.per_task import PerTask, is_of_tasks
 from bilevel.problem.problem import BaseProblem
 
-X = TypeVar("X")
-Y = TypeVar("Y")
-
 
 class State(NamedTuple, Generic[X, Y]):
-    """Where a run is; a solver leaves empty what it does not carry."""
+    """The state of a solver. Fields that it does not use stay empty."""
 
     step: jax.Array  # k
     x: X
     y: PerTask[Y]
     weights: jax.Array  # lambda, one per task, in the order of the tasks
-    weighting: Any = ()  # what the weighting carries: one row per task, in their order
-    upper: Any = ()  # the optimiser of x
-    lower: Any = ()  # the optimisers of y: a `PerTask`
-    v: Any = ()  # what the estimator carries: a `PerTask`
-    rates: Any = ()  # what rates that are not given are made of
-    memory: Any = ()  # what a method carries besides: trackers, tables; what belongs to tasks is a `PerTask`
-    sampling: Any = ()  # what is known of tasks that a step does not see, where it sees some only
+    weighting: Tree = ()  # what the weighting carries: one row per task, in their order
+    upper: Tree = ()  # the optimiser of x
+    lower: Tree = ()  # the optimisers of y: a `PerTask`
+    v: Tree = ()  # what the estimator carries: a `PerTask`
+    rates: Tree = ()  # what rates that are not given are made of
+    memory: Tree = ()  # what a method carries besides: trackers, tables; what belongs to tasks is a `PerTask`
+    sampling: Tree = ()  # what is known of tasks that a step does not see, where it sees some only
 
 
 class Info(NamedTuple):
-    """What a step saw."""
+    """Report of one step."""
 
     losses: jax.Array  # f_i on the step's sample, of the tasks that it saw, group by group where these are some only
     direction_norm: jax.Array
@@ -52,7 +50,7 @@ class Info(NamedTuple):
         return np.arange(problem.size) if self.seen is None else np.asarray(self.seen)
 
     @classmethod
-    def of(cls, losses: jax.Array, direction_norm: Any = jnp.nan, **rates: Any) -> Info:
+    def of(cls, losses: jax.Array, direction_norm: Scalar = jnp.nan, **rates: Scalar) -> Info:
         """From the losses, and what else is known; NaN stands for what is not, such as rates a solver does not have.
 
         >>> Info.of(jnp.ones(2), upper_rate=0.1).lower_rate.tolist()

@@ -1,9 +1,9 @@
-"""Some of a problem's tasks: taken out of what belongs to tasks, and put back.
+"""Subsets of a problem's tasks: takes their rows out of a state, and puts them back.
 
-`Rows` takes equally many tasks of every group in every step, and is what `SomeTasks` draws. `Chosen` takes any tasks.
-Of one group, those chosen are a problem of their own, and only they are computed. Of several groups, all are computed
-and those not chosen count for nothing: how many of each group are chosen differs from step to step, and compiled shapes
-cannot.
+`Rows` takes the same number of tasks of every group in every step; `SomeTasks` draws it. `Chosen` takes any tasks. In a
+problem of one group the chosen tasks form a problem, and only they are computed. With several groups all tasks are
+computed, and those not chosen have weight 0: the number chosen from a group differs from step to step, and compiled
+shapes cannot.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from bilevel._core import pytrees
+from bilevel._core.types import Tree
 from bilevel.problem.group import Group
 from bilevel.problem.on_devices import Placement, rows_of
 from bilevel.problem.per_task import InOrder, Names, PerTask, for_groups, is_of_tasks
@@ -42,29 +44,29 @@ class Chosen(Generic[P]):
     count: int
 
     @classmethod
-    def draw(cls, problem: P, key: jax.Array, count: int | None, dtype: Any) -> Chosen[P]:
+    def draw(cls, problem: P, key: jax.Array, count: int | None, dtype: DTypeLike) -> Chosen[P]:
         """`count` tasks; None = all of them."""
         if count is None:
             return cls(problem, jnp.ones(problem.size, dtype), None, problem.size)
         return cls.at(problem, jax.random.permutation(key, problem.size)[:count], dtype)
 
     @classmethod
-    def at(cls, problem: P, index: jax.Array, dtype: Any) -> Chosen[P]:
+    def at(cls, problem: P, index: jax.Array, dtype: DTypeLike) -> Chosen[P]:
         """The tasks of these numbers, which may be traced."""
         count = index.shape[0]
         group, *others = problem.groups
         if others:
             return cls(problem, jnp.zeros(problem.size, dtype).at[index].set(1), None, count)
-        # One group holds all tasks in their order, so that a task's number is its place. To what is compiled only the
-        # number of names matters.
+        # One group holds all tasks in their order, so that a task's number is its place. Compiled programs depend only
+        # on the number of names.
         few = problem.replace(groups=(group.chosen(index),), names=Names(problem.names[:count]))
         return cls(few, jnp.ones(count, dtype), index, count)
 
-    def take(self, values: Any) -> Any:
-        """The rows of the tasks of `problem`, from what has one row for every task."""
+    def take(self, values: Tree) -> Tree:
+        """The rows of the tasks of `problem`, from values with one row for every task."""
         return values if self.index is None else pytrees.index(values, self.index)
 
-    def put(self, old: Any, new: Any) -> Any:
+    def put(self, old: Tree, new: Tree) -> Tree:
         """The new rows of chosen tasks, and the old rows of the others; of `PerTask` or `InOrder` values."""
         if self.index is not None:
             return jax.tree.map(lambda a, b: a.at[self.index].set(b.astype(a.dtype)), old, new)
@@ -73,7 +75,7 @@ class Chosen(Generic[P]):
         return for_groups(_where, self.problem.split(self.mask), old, new)
 
 
-def _where(mask: jax.Array, old: Any, new: Any) -> Any:
+def _where(mask: jax.Array, old: Tree, new: Tree) -> Tree:
     def one(a: jax.Array, b: jax.Array) -> jax.Array:
         return jnp.where(mask.reshape(-1, *(1,) * (a.ndim - 1)) > 0, b, a)
 
@@ -83,7 +85,7 @@ def _where(mask: jax.Array, old: Any, new: Any) -> Any:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["places", "numbers"], meta_fields=["on"])
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Which tasks: of a group that is spread over devices equally many of each, those of the first device first."""
+    """Places of tasks; in a group on several devices equally many of each, those of the first device first."""
 
     places: PerTask[jax.Array]  # in their groups
     numbers: jax.Array  # in the problem, group by group
@@ -96,47 +98,47 @@ class Rows:
         return cls(places, jnp.concatenate(numbers), tuple(group.on for group in problem.groups))
 
     def problem(self, whole: Problem) -> Problem:
-        """These tasks, as a problem of their own; they draw what they draw among all."""
+        """These tasks as a problem. Their keys, and so their draws, are those in the whole problem."""
         return self._problem(whole, Group.chosen)
 
     def problem_with_held_out_rows(self, whole: Problem) -> Problem:
-        """The same for an evaluation."""
+        """The same problem with held-out rows, for an evaluation."""
         return self._problem(whole, Group.chosen_whole)
 
     def _problem(self, whole: Problem, choose: Callable[[Group, jax.Array], Group]) -> Problem:
         groups = tuple(choose(group, index) for group, index in zip(whole.groups, self.places, strict=True))
-        # To what is compiled only the number of names matters.
+        # Compiled programs depend only on the number of names.
         return whole.replace(groups=groups, place=None, names=Names(whole.names[: len(self.numbers)]))
 
-    def take(self, tree: Any) -> Any:
-        """The same with the rows of these tasks only, where something belongs to tasks."""
+    def take(self, tree: Tree) -> Tree:
+        """The tree with only the rows of these tasks in values of tasks."""
         return jax.tree.map(self._taken, tree, is_leaf=is_of_tasks)
 
-    def put(self, old: Any, taken: Any, new: Any) -> Any:
-        """The new values, and in what belongs to tasks the new rows among the old ones.
+    def put(self, old: Tree, taken: Tree, new: Tree) -> Tree:
+        """The new values. Values of tasks get the new rows among the old ones.
 
-        What a step left as it was taken is not written: `new` is `taken` there.
+        Leaves that the step did not change (`new` is `taken`) are not written.
         """
         return jax.tree.map(self._put, old, taken, new, is_leaf=is_of_tasks)
 
-    def _taken(self, node: Any) -> Any:
+    def _taken(self, node: Tree) -> Tree:
         if isinstance(node, PerTask):
             return PerTask(tuple(_read(*own) for own in zip(node, self.places, self.on, strict=True)))
         return _read(node, self.numbers, None) if isinstance(node, InOrder) else node
 
-    def _put(self, old: Any, taken: Any, new: Any) -> Any:
+    def _put(self, old: Tree, taken: Tree, new: Tree) -> Tree:
         if isinstance(old, PerTask):
             own = zip(old, taken, new, self.places, self.on, strict=True)
             return PerTask(tuple(_written(*rows) for rows in own))
         return _written(old, taken, new, self.numbers, None) if isinstance(old, InOrder) else new
 
 
-def _read(rows: Any, index: jax.Array, on: Placement | None) -> Any:
+def _read(rows: Tree, index: jax.Array, on: Placement | None) -> Tree:
     take = lambda index, a: a[index]  # noqa: E731
     return jax.tree.map(lambda a: rows_of(take, index, a.shape[0], on, a), rows)
 
 
-def _written(old: Any, taken: Any, new: Any, index: jax.Array, on: Placement | None) -> Any:
+def _written(old: Tree, taken: Tree, new: Tree, index: jax.Array, on: Placement | None) -> Tree:
     write = lambda index, a, c: a.at[index].set(c)  # noqa: E731
 
     def one(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:

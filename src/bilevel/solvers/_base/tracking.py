@@ -23,12 +23,13 @@ each other see.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel._core.types import Tree
 from bilevel.hypergradients.trackers import Memory, Oracle
 from bilevel.hypergradients.upper import Evaluation, Point
 from bilevel.lower.steps import lower_gradients
@@ -40,26 +41,26 @@ from bilevel.solvers._base.task_subset import Rows
 
 
 class LowerPoint(NamedTuple):
-    """All that grad_y g depends on besides the sample."""
+    """Everything but the sample that grad_y g depends on."""
 
-    x: Any
-    y: PerTask[Any]
+    x: Tree
+    y: PerTask[Tree]
 
 
 class UpperValue(NamedTuple):
-    """What is tracked of the upper level."""
+    """Tracked values of the upper level."""
 
-    direction: Any  # sum_i lambda_i D_i; with a tracker per task, every D_i: `InOrder`
+    direction: Tree  # sum_i lambda_i D_i; with a tracker per task, every D_i: `InOrder`
     losses: InOrder[jax.Array]
 
 
 class KeptPoint(NamedTuple):
     """A point as a tracker keeps it: its weights are marked as belonging to tasks."""
 
-    x: Any
-    y: PerTask[Any]
+    x: Tree
+    y: PerTask[Tree]
     weights: InOrder[jax.Array]
-    v: PerTask[Any]
+    v: PerTask[Tree]
     curvature: PerTask[jax.Array] | None
 
 
@@ -71,7 +72,7 @@ def kept(point: Point) -> KeptPoint:
 def upper_oracle(evaluate: Callable[[Point, PerTask[UpperSample]], Evaluation], *, per_task: bool) -> Oracle:
     """(direction, losses) at a kept point, and what the estimator carries there; `evaluate` is a method of `Upper`."""
 
-    def oracle(point: KeptPoint, samples: PerTask[UpperSample]) -> tuple[UpperValue, PerTask[Any]]:
+    def oracle(point: KeptPoint, samples: PerTask[UpperSample]) -> tuple[UpperValue, PerTask[Tree]]:
         seen = evaluate(Point(point.x, point.y, point.weights.value, point.v, point.curvature), samples)
         return UpperValue(InOrder(seen.direction) if per_task else seen.direction, InOrder(seen.losses)), seen.v
 
@@ -83,8 +84,8 @@ def lower_oracle(problem: Problem) -> Oracle:
     return lambda point, samples: (lower_gradients(problem, point.x, point.y, samples), ())
 
 
-def as_evaluation(value: UpperValue, weights: jax.Array, v: PerTask[Any]) -> Evaluation:
-    """What a step ends with; one direction per task is weighted only now."""
+def as_evaluation(value: UpperValue, weights: jax.Array, v: PerTask[Tree]) -> Evaluation:
+    """The evaluation at the end of a step; one direction per task is weighted only here."""
     direction = value.direction
     if isinstance(direction, InOrder):
         direction = jax.tree.map(lambda d: jnp.tensordot(weights.astype(d.dtype), d, 1), direction.value)
@@ -92,7 +93,7 @@ def as_evaluation(value: UpperValue, weights: jax.Array, v: PerTask[Any]) -> Eva
 
 
 class LastStep(NamedTuple):
-    """What is known of the last step."""
+    """Facts about the last step of each task."""
 
     seen: InOrder[jax.Array]  # the last step that saw each task
     counted: InOrder[jax.Array]  # how much each task counted before the weights last moved
@@ -131,8 +132,8 @@ class LastPoint(NamedTuple):
     weights: jax.Array  # how much each counted then, over its share in the draw of now
 
     def of(self, memory: Memory, present: Point) -> Memory:
-        """What a tracker carries, with this last point; it was kept at each task's last visit."""
-        point: Any = memory.point
+        """The state of a tracker with this last point, which dates from each task's last visit."""
+        point: Tree = memory.point
         own = {
             name: self.rested.pick(getattr(present, name), getattr(point, name))
             for name in ("y", "v")

@@ -7,7 +7,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.problem.per_task import PerTask
-from bilevel.solvers._base.some_tasks import STEPS, SeenRarely, caught_up, steps_at_a_visit
+from bilevel.solvers._base.some_tasks import STEPS, SeenRarely, after_extra_lower_steps, extra_lower_steps
 from bilevel.solvers._base.task_subset import Rows
 
 N, D = 6, 4
@@ -22,10 +22,10 @@ def problem_of(n, rows=3):
 
 def test_it_is_for_rare_visits_and_chosen_rates():
     solver = bl.MORBiT(sampling=bl.sampling.Uniform(2))
-    assert [steps_at_a_visit(solver, n, 2) for n in (1023, 1024)] == [0, STEPS]
-    assert steps_at_a_visit(solver.replace(lower_lr=0.1), 1024, 2) == 0
-    assert steps_at_a_visit(bl.STABLE(sampling=solver.sampling), 1024, 2) == 0
-    assert steps_at_a_visit(bl.Tandem(sampling=solver.sampling), 1024, 2) == STEPS
+    assert [extra_lower_steps(solver, n, 2) for n in (1023, 1024)] == [0, STEPS]
+    assert extra_lower_steps(solver.replace(lower_lr=0.1), 1024, 2) == 0
+    assert extra_lower_steps(bl.STABLE(sampling=solver.sampling), 1024, 2) == 0
+    assert extra_lower_steps(bl.Tandem(sampling=solver.sampling), 1024, 2) == STEPS
 
 
 @pytest.mark.parametrize("known", [1e-9, 1e9])
@@ -44,7 +44,7 @@ def test_no_step_makes_a_quadratic_larger_on_its_rows(known):
 
     values = [value(start)]
     for steps in (1, 2, STEPS):
-        after = jax.jit(caught_up, static_argnums=4)(solver, problem, start, jax.random.key(1), steps)
+        after = jax.jit(after_extra_lower_steps, static_argnums=4)(solver, problem, start, jax.random.key(1), steps)
         values.append(value(after))
         assert np.all(values[-1] <= values[-2] * (1 + 1e-12))
         np.testing.assert_array_equal(after.x, start.x)
@@ -66,7 +66,7 @@ def test_a_visit_is_these_steps_and_the_solvers_own():
         few = rows.take(state._replace(weights=None, sampling=()))._replace(weights=jnp.full(2, 0.5))
         tasks = rows.problem(problem)
         own = solver.replace(rates=SeenRarely(solver.rates, 1.0))
-        return own.step(tasks, caught_up(own, tasks, few, key, STEPS), key)[0]
+        return own.step(tasks, after_extra_lower_steps(own, tasks, few, key, STEPS), key)[0]
 
     wanted = by_hand(state)
     np.testing.assert_allclose(after.x, wanted.x, rtol=1e-12)
