@@ -58,6 +58,7 @@ from bilevel._core import values
 from bilevel._core.linear import Curvature
 from bilevel._core.module import leaf, part
 from bilevel._core.simplex_program import Response, respond
+from bilevel._core.types import Tree
 from bilevel.hypergradients import ConjugateGradient, Exact
 from bilevel.hypergradients.hypergradient import Hypergradient
 from bilevel.hypergradients.upper import Point, Upper
@@ -92,10 +93,10 @@ WINDOW = 100  # steps that must gain more than the tolerance: along kinks steps 
 class Trial(NamedTuple):
     """Where a descent is; the state of the solver has the best point of all descents."""
 
-    x: Any
-    y: PerTask[Any]
+    x: Tree
+    y: PerTask[Tree]
     weights: InOrder[jax.Array]
-    v: PerTask[Any]
+    v: PerTask[Tree]
 
     @classmethod
     def of(cls, state: State) -> Trial:
@@ -145,11 +146,11 @@ class Tried(NamedTuple):
 
     number: jax.Array
     x: jax.Array  # flat
-    y: PerTask[Any]
+    y: PerTask[Tree]
     losses: jax.Array
     value: jax.Array
     refused_x: jax.Array
-    refused_y: PerTask[Any]
+    refused_y: PerTask[Tree]
 
 
 @part
@@ -206,25 +207,27 @@ class Descent(Solver):
                 "draw fixed rows from it, or give a solver such as bl.Tandem()."
             )
 
-    def check_size(self, problem: Problem, x: Any, y: PerTask[Any]) -> None:
+    def check_size(self, problem: Problem, x: Tree, y: PerTask[Tree]) -> None:
         """Every task has a gradient of its own."""
         numbers = problem.size * sum(leaf.size for leaf in jax.tree.leaves(x))
         dtype = jnp.result_type(*jax.tree.leaves(x))
         check_memory("Descent() holds a gradient of x for each task, and", numbers, dtype, "give bl.MORBiT() instead")
 
-    def parts(self, y: PerTask[Any]) -> tuple[Lower, Hypergradient]:
+    def parts(self, y: PerTask[Tree]) -> tuple[Lower, Hypergradient]:
         """What solves the lower problems, and what estimates the hypergradient: given, or chosen by the size of y."""
         usual = Newton.suited(y)
         exact = self.hypergradient or (Exact() if usual.factorises(y) else ConjugateGradient(500, 1e-8))
         return self.lower or usual, exact
 
-    def solved(self, problem: Problem, x: Any, y: PerTask[Any], accuracy: jax.Array) -> tuple[PerTask[Any], jax.Array]:
+    def solved(
+        self, problem: Problem, x: Tree, y: PerTask[Tree], accuracy: jax.Array
+    ) -> tuple[PerTask[Tree], jax.Array]:
         """y_i*(x) and l_i(x)."""
         lower, _ = self.parts(y)
         y = problem.each(lambda task, y: lower.solve(task, x, y, accuracy).y, y)
         return y, problem.validation_losses(x, y)
 
-    def slopes(self, problem: Problem, state: State) -> tuple[PerTask[Any], Slopes]:
+    def slopes(self, problem: Problem, state: State) -> tuple[PerTask[Tree], Slopes]:
         """(1), and the state of the estimator."""
         _, estimator = self.parts(state.y)
         point = Point(state.x, state.y, state.weights, state.v)
@@ -244,7 +247,7 @@ class Descent(Solver):
         scores = self.weighting.scores(losses, weighting)
         return respond(scores, self.weighting.bounds(losses.shape[0], losses.dtype), self.weighting.pull)
 
-    def start(self, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
+    def start(self, problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array, steps: jax.Array) -> State:
         """The first state: the lower problems are solved."""
         x = problem.constraint.project(x)
         flat, _ = ravel_pytree(x)
@@ -451,7 +454,7 @@ def _all_rows(problem: Problem) -> PerTask[UpperSample]:
     return PerTask(tuple(UpperSample(None, None, keys) for keys in problem.keys(jax.random.key(0))))
 
 
-def ran_off(start: Any, x: Any, slope: jax.Array, value: float) -> str:
+def ran_off(start: Any, x: Tree, slope: jax.Array, value: float) -> str:
     """Says which numbers of x went far and do not matter where they are; empty where none did.
 
     >>> import jax.numpy as jnp

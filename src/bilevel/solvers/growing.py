@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
+from bilevel._core.types import Tree
 from bilevel.problem.per_task import InOrder, PerTask, is_of_tasks
 from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.solvers._base.bilevel import BilevelSolver
@@ -17,7 +18,14 @@ from bilevel.solvers._base.state import State
 
 
 def add_tasks(
-    solver: BilevelSolver, state: State, problem: Problem, larger: Problem, y: Any = None, *, key: jax.Array, steps: int
+    solver: BilevelSolver,
+    state: State,
+    problem: Problem,
+    larger: Problem,
+    y: Tree = None,
+    *,
+    key: jax.Array,
+    steps: int,
 ) -> State:
     """The state of a run that goes on with more tasks, for a loop of your own.
 
@@ -95,7 +103,7 @@ class _Places:
         """One array over all tasks in their order."""
         return fresh.at[self.numbers].set(old.astype(fresh.dtype))
 
-    def _groups(self, fresh: PerTask[Any], old: PerTask[Any]) -> PerTask[Any]:
+    def _groups(self, fresh: PerTask[Tree], old: PerTask[Tree]) -> PerTask[Tree]:
         groups = list(fresh)
         for (g, h), (here, to) in self.groups.items():
             own = pytrees.index(old.groups[g], np.asarray(here))

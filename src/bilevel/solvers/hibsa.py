@@ -34,6 +34,7 @@ import optax
 from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Power, Rate, rate_at
+from bilevel._core.types import Tree
 from bilevel.lower.rules import reduction, update
 from bilevel.problem.constraints import Ball, Product, Simplex
 from bilevel.problem.minmax import MinMaxProblem
@@ -46,7 +47,7 @@ from bilevel.solvers._base.state import Info, State
 class Swept(NamedTuple):
     """x after all its blocks have moved."""
 
-    x: Any
+    x: Tree
     optimisers: tuple
     rate: jax.Array
     norm: jax.Array  # of all slopes together
@@ -85,7 +86,7 @@ class HiBSA(SingleLevelSolver):
         if not callable(self.perturbation):
             values.number("perturbation", self.perturbation, least=0, of="HiBSA")
 
-    def check_size(self, problem: MinMaxProblem, x: Any, y: PerTask[Any]) -> None:
+    def check_size(self, problem: MinMaxProblem, x: Tree, y: PerTask[Tree]) -> None:
         """Each block must have its own set."""
         if _ties_blocks(problem.constraint, x):
             raise ValueError(
@@ -93,7 +94,7 @@ class HiBSA(SingleLevelSolver):
                 f"constraint {problem.constraint} ties them together: give a bl.constraints.Product."
             )
 
-    def start_optimiser(self, x: Any) -> Any:
+    def start_optimiser(self, x: Tree) -> Any:
         """One optimiser for each block."""
         return tuple(self.upper_rule(0.1).init(block) for block in jax.tree.leaves(x))
 
@@ -111,7 +112,7 @@ class HiBSA(SingleLevelSolver):
         )
         return state, Info.of(losses, swept.norm, upper_rate=swept.rate, weights_rate=rate)
 
-    def sweep(self, problem: MinMaxProblem, state: State, samples: PerTask[Any]) -> Swept:
+    def sweep(self, problem: MinMaxProblem, state: State, samples: PerTask[Tree]) -> Swept:
         """All blocks, one after the other."""
         rate = rate_at(self.upper_lr, state.step)
         rule = self.upper_rule(rate)
@@ -130,7 +131,7 @@ class HiBSA(SingleLevelSolver):
 
 
 def _block_slope(
-    problem: MinMaxProblem, blocks: list[jax.Array], structure: Any, j: int, weights: jax.Array, samples: PerTask[Any]
+    problem: MinMaxProblem, blocks: list[jax.Array], structure: Any, j: int, weights: jax.Array, samples: PerTask[Tree]
 ) -> tuple[jax.Array, jax.Array]:
     """The weighted objective, and its slope in block j alone."""
 
@@ -141,7 +142,7 @@ def _block_slope(
     return jax.value_and_grad(weighted)(blocks[j])
 
 
-def _ties_blocks(constraint: Any, x: Any) -> bool:
+def _ties_blocks(constraint: Any, x: Tree) -> bool:
     """Whether one of the sets that we know of holds several leaves of x together."""
     if isinstance(constraint, Product):
         is_set = lambda c: hasattr(c, "project")  # noqa: E731

@@ -30,6 +30,7 @@ import optax
 from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
+from bilevel._core.types import Tree
 from bilevel.hypergradients.hypergradient import implicit, residual, step_towards
 from bilevel.problem import findings
 from bilevel.problem.constraints import Ball, Constraint
@@ -84,7 +85,7 @@ class MMB(Solver):
         dual = findings.in_constraint("dual_constraint", problem.dual_constraint, "dual", problem.dual)
         findings.raise_first(dual)
 
-    def start(self, problem: MultiBlockProblem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
+    def start(self, problem: MultiBlockProblem, x: Tree, y: PerTask[Tree], key: jax.Array, steps: jax.Array) -> State:
         """The first state, without checks; pure. v is zero, and so is the momentum z of x."""
         dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(x)), jnp.float32)
         weights = jnp.full(problem.size, 1 / problem.size, dtype)  # 1/m, always
@@ -116,9 +117,9 @@ class MMB(Solver):
 class Visited(NamedTuple):
     """The blocks after their moves."""
 
-    direction: Any  # of x
+    direction: Tree  # of x
     point: PerTask[BlockPoint]
-    v: PerTask[Any]
+    v: PerTask[Tree]
     losses: jax.Array  # in the order of the blocks
 
 
@@ -131,7 +132,7 @@ class BlockMove(NamedTuple):
     dual_constraint: Constraint
     radius: Any  # of the ball for v; None = no ball
 
-    def one(self, task: TaskView, x: Any, point: BlockPoint, v: Any, sample: UpperSample) -> tuple[BlockPoint, Any]:
+    def one(self, task: TaskView, x: Tree, point: BlockPoint, v: Tree, sample: UpperSample) -> tuple[BlockPoint, Any]:
         """One block after its moves, all of them from the old point."""
         y, dual = point
         ascent = jax.grad(lambda dual: task.upper(x, BlockPoint(y, dual), sample.upper))(dual)
@@ -147,15 +148,15 @@ class BlockMove(NamedTuple):
 def visit(
     problem: MultiBlockProblem,
     move: BlockMove,
-    x: Any,
+    x: Tree,
     points: PerTask[BlockPoint],
-    v: PerTask[Any],
+    v: PerTask[Tree],
     share: jax.Array,
     samples: PerTask[UpperSample],
 ) -> Visited:
     """All blocks of a problem after their moves, and the direction of x: sum_i share_i (f_x - J v_i)."""
 
-    def weighted(x: Any) -> tuple[jax.Array, jax.Array]:
+    def weighted(x: Tree) -> tuple[jax.Array, jax.Array]:
         value = lambda task, point, v, s: implicit(at_dual(task, point.dual), x, point.y, v, s)  # noqa: E731
         losses = problem.join(problem.each(value, points, v, samples))
         return jnp.vdot(share.astype(losses.dtype), losses), losses

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 
 from bilevel._core import values
+from bilevel._core.types import Tree
 from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.solvers import Descent, MORBiT, Tandem
 from bilevel.solvers._base.solver import Solver
@@ -22,7 +21,7 @@ PASSES = 100  # over all rows: where batches would take as many, Descent costs a
 GRADIENTS = 2**27  # numbers in a gradient of x for each task
 
 
-def recommended(problem: BaseProblem, steps: int | None = None, x: Any = None) -> Solver:
+def recommended(problem: BaseProblem, steps: int | None = None, x: Tree = None) -> Solver:
     """`Descent` where all rows can be looked at, `Tandem` where steps must see batches, `MORBiT` where these are few.
 
     Descent looks at all rows in every step, never lets the objective rise, and ends by itself. It is recommended where
@@ -72,6 +71,6 @@ def _sees_all_rows(problem: Problem, steps: int | None) -> bool:
     return min(seen) * (SHORT if steps is None else steps) >= PASSES or not problem.is_stochastic
 
 
-def _numbers(x: Any) -> int:
+def _numbers(x: Tree) -> int:
     """How many numbers x has."""
     return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(x)) or 1

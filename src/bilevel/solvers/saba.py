@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import optax
 
 from bilevel._core.module import part
+from bilevel._core.types import Tree
 from bilevel.hypergradients.hypergradient import LinearSolution
 from bilevel.hypergradients.trackers import Table, look_up, start_table
 from bilevel.hypergradients.upper import Evaluation
@@ -62,7 +63,7 @@ class SABA(LinearSystemSolver):
         if not all(source.finite for group in problem.groups for source in (group.train, group.validation)):
             raise ValueError("SABA keeps a value for every block of data, and a Generator is infinite: use SOBA.")
 
-    def check_size(self, problem: Problem, x: Any, y: PerTask[Any]) -> None:
+    def check_size(self, problem: Problem, x: Tree, y: PerTask[Tree]) -> None:
         """The tables must fit."""
         d_x, numbers = optax.tree.size(x), 0
         for group, y_group in zip(problem.groups, y, strict=True):
@@ -93,7 +94,7 @@ class SABA(LinearSystemSolver):
 class LowerTerms(NamedTuple):
     """What a block of g contributes."""
 
-    slope: Any  # grad_y g
+    slope: Tree  # grad_y g
     image: Any  # A v
     cross: Any  # J v
 
@@ -116,27 +117,27 @@ class Tables(NamedTuple):
 class Seen(NamedTuple):
     """What one task saw through its tables; or all of them, each field a `PerTask`."""
 
-    slope: Any
+    slope: Tree
     residual: Any
-    direction: Any
+    direction: Tree
     loss: Any
     tables: Any  # `Tables`
 
 
-def lower_terms(task: TaskView, x: Any, y: Any, v: Any, sample: Sample) -> LowerTerms:
+def lower_terms(task: TaskView, x: Tree, y: Tree, v: Tree, sample: Sample) -> LowerTerms:
     """grad_y g, A v and J v, in one pass."""
     slope, pull = jax.vjp(lambda x, y: jax.grad(task.lower, argnums=1)(x, y, sample), x, y)
     cross, image = pull(v)  # the Hessian is symmetric
     return LowerTerms(slope, image, cross)
 
 
-def upper_terms(task: TaskView, x: Any, y: Any, sample: Sample) -> UpperTerms:
+def upper_terms(task: TaskView, x: Tree, y: Tree, sample: Sample) -> UpperTerms:
     """f_y, f_x and f."""
     loss, (in_x, in_y) = jax.value_and_grad(task.upper, argnums=(0, 1))(x, y, sample)
     return UpperTerms(in_y, in_x, loss)
 
 
-def full_tables(task: TaskView, x: Any, y: Any, solution: LinearSolution) -> Tables:
+def full_tables(task: TaskView, x: Tree, y: Tree, solution: LinearSolution) -> Tables:
     """Full tables of the values at a point."""
 
     def full(value: Callable[[Sample], Any], source: Source, size: int | None) -> Table:
@@ -152,7 +153,7 @@ def full_tables(task: TaskView, x: Any, y: Any, solution: LinearSolution) -> Tab
     )
 
 
-def look_up_blocks(task: TaskView, x: Any, y: Any, solution: LinearSolution, tables: Tables, key: jax.Array) -> Seen:
+def look_up_blocks(task: TaskView, x: Tree, y: Tree, solution: LinearSolution, tables: Tables, key: jax.Array) -> Seen:
     """One block of each kind, drawn and looked up."""
 
     def seen(value: Callable[[Sample], Any], source: Source, size: int | None, table: Table, key: jax.Array) -> Any:

@@ -26,6 +26,7 @@ import jax
 
 from bilevel._core import values
 from bilevel._core.module import leaf, part
+from bilevel._core.types import Tree
 from bilevel.hypergradients.trackers import Memory, Oracle, Storm
 from bilevel.lower.steps import lower_gradients
 from bilevel.problem.per_task import PerTask
@@ -40,8 +41,8 @@ from bilevel.solvers._base.tracking import KeptPoint, LastPoint, UpperValue, as_
 class Directions(NamedTuple):
     """G, and the losses."""
 
-    y: PerTask[Any]
-    v: PerTask[Any]
+    y: PerTask[Tree]
+    v: PerTask[Tree]
     upper: UpperValue
 
 

@@ -33,6 +33,7 @@ from bilevel._core import dense, values
 from bilevel._core.linear import Second, second
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
+from bilevel._core.types import Tree
 from bilevel.hypergradients import Direct
 from bilevel.hypergradients.hypergradient import upper_gradient
 from bilevel.hypergradients.upper import Point, Upper
@@ -59,8 +60,8 @@ class Kept(NamedTuple):
     """The tracked matrices, and the point they were last tracked at."""
 
     second: PerTask[Second]
-    x: Any
-    y: PerTask[Any]
+    x: Tree
+    y: PerTask[Tree]
     rested: Some | None = None  # tasks whose matrices are of an older point, which is not known; None = none is
 
 
@@ -111,7 +112,7 @@ class STABLE(BilevelSolver):
         values.share("momentum", self.momentum, scheduled=True, of="STABLE")
         values.share("floor", self.floor, of="STABLE")
 
-    def check_size(self, problem: Problem, x: Any, y: PerTask[Any]) -> None:
+    def check_size(self, problem: Problem, x: Tree, y: PerTask[Tree]) -> None:
         """The matrices must fit."""
         for group, y_group in zip(problem.groups, y, strict=True):
             d = optax.tree.size(y_group) // group.size
@@ -157,7 +158,7 @@ def positive(A: jax.Array, floor: float) -> jax.Array:
     return (vectors * values[None]) @ vectors.T
 
 
-def seconds(problem: Problem, x: Any, y: PerTask[Any], rows: PerTask[Sample]) -> PerTask[Second]:
+def seconds(problem: Problem, x: Tree, y: PerTask[Tree], rows: PerTask[Sample]) -> PerTask[Second]:
     """A and J of every task."""
     return problem.each(lambda task, y, sample: second(task.lower, x, y, sample), y, rows)
 
@@ -165,17 +166,17 @@ def seconds(problem: Problem, x: Any, y: PerTask[Any], rows: PerTask[Sample]) ->
 def implicit_term(problem: Problem, point: Point, matrices: PerTask[Second], samples: PerTask[UpperSample]) -> Any:
     """sum_i lambda_i J^_i A^_i^-1 f_y,i."""
 
-    def right(task: TaskView, y: Any, sample: UpperSample) -> jax.Array:
+    def right(task: TaskView, y: Tree, sample: UpperSample) -> jax.Array:
         return ravel_pytree(upper_gradient(task, point.x, y, sample))[0]
 
-    def image(task: TaskView, y: Any, sample: UpperSample, matrices: Second) -> Any:
+    def image(task: TaskView, y: Tree, sample: UpperSample, matrices: Second) -> Any:
         v = dense.solve(matrices.A, right(task, y, sample))
         return jax.tree.map(lambda J: jnp.tensordot(v.astype(J.dtype), J, 1), matrices.J)
 
     return problem.weighted_sum(point.weights, problem.each(image, point.y, samples, matrices))
 
 
-def along(second: Second, move: Any, y: Any) -> Any:
+def along(second: Second, move: Any, y: Tree) -> Any:
     """A^^-1 J^' (move of x), as y is shaped."""
     flat, unravel = ravel_pytree(y)
     change = sum(jnp.tensordot(J, m, m.ndim) for J, m in zip(*map(jax.tree.leaves, (second.J, move)), strict=True))

@@ -28,12 +28,13 @@ NeurIPS 2022; Kingma and Ba (Adam), ICLR 2015; Shazeer and Stern (Adafactor), IC
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 
 from bilevel._core.module import part
+from bilevel._core.types import Tree
 from bilevel.lower.moves import Gradient, Move, RunningHessian, suited
 from bilevel.lower.steps import lower_gradients
 from bilevel.problem.per_task import PerTask, for_tasks
@@ -51,7 +52,7 @@ from bilevel.weightings.base import Weighting
 class Kept(NamedTuple):
     """What is carried besides."""
 
-    known: PerTask[Any]  # of the lower problems, by the move
+    known: PerTask[Tree]  # of the lower problems, by the move
     moved: jax.Array  # m of the last step
 
 
@@ -105,7 +106,7 @@ class Tandem(LinearSystemSolver):
         """Where a step sees some of the tasks, or new ones."""
         return self.replace(lower=Gradient()) if self.lower is None else self
 
-    def start(self, problem: Problem, x: Any, y: PerTask[Any], key: jax.Array, steps: jax.Array) -> State:
+    def start(self, problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array, steps: jax.Array) -> State:
         """The first state, which says by its memory how y moves."""
         if self.lower is not None:
             return super().start(problem, x, y, key, steps)

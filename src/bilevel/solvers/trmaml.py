@@ -19,13 +19,12 @@ Reference: Collins, Mokhtari, Shakkottai, "Task-robust model-agnostic meta-learn
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from bilevel._core import values
 from bilevel._core.module import part
+from bilevel._core.types import Tree
 from bilevel.problem.minmax import MinMaxProblem
 from bilevel.problem.per_task import InOrder
 from bilevel.solvers._base.single_level import SingleLevelSolver, Slope, weighted_slope
@@ -72,7 +71,7 @@ class TRMAML(SingleLevelSolver):
 
 
 def slope_of_chosen(
-    problem: MinMaxProblem, chosen: Chosen[MinMaxProblem], x: Any, weights: jax.Array, key: jax.Array
+    problem: MinMaxProblem, chosen: Chosen[MinMaxProblem], x: Tree, weights: jax.Array, key: jax.Array
 ) -> Slope:
     """(n / C) sum_{i in I} p_i grad F_i(x); and F_i(x), which is 0 for tasks that are not in I."""
     own = problem.size / chosen.count * chosen.mask * chosen.take(weights)

@@ -18,13 +18,14 @@ Reference: Yang, Ji, Liang, "Provably faster algorithms for bilevel optimization
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bilevel._core import values
 from bilevel._core.module import part
+from bilevel._core.types import Tree
 from bilevel.hypergradients import Neumann
 from bilevel.hypergradients.hypergradient import Hypergradient
 from bilevel.hypergradients.trackers import Memory, Oracle, Storm
@@ -59,7 +60,7 @@ class Drawn(NamedTuple):
 class TrackedDirections(NamedTuple):
     """What is tracked."""
 
-    y: PerTask[Any]  # u
+    y: PerTask[Tree]  # u
     upper: UpperValue  # d, and the losses
 
 
@@ -142,7 +143,7 @@ class VRBO(EstimatorSolver):
         oracle, per_task = Upper(problem, self.estimator), self.tracker.per_task
         upper = upper_oracle(oracle.directions if per_task else oracle.direction, per_task=per_task)
 
-        def at(point: KeptPoint, samples: Drawn) -> tuple[TrackedDirections, PerTask[Any]]:
+        def at(point: KeptPoint, samples: Drawn) -> tuple[TrackedDirections, PerTask[Tree]]:
             value, v = upper(point, samples.upper)
             return TrackedDirections(lower_gradients(problem, point.x, point.y, samples.lower), value), v
 
