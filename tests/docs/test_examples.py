@@ -21,8 +21,8 @@ def example(name):
     return module
 
 
-def test_the_readme_has_a_line_for_every_example():
-    linked = re.findall(r"\]\(examples/(\w+)\.py\)", (ROOT / "README.md").read_text())
+def test_the_guide_has_a_line_for_every_example():
+    linked = re.findall(r"\]\(\.\./examples/(\w+)\.py\)", (ROOT / "docs" / "guide.md").read_text())
     assert sorted(linked) == sorted(path.stem for path in EXAMPLES.glob("*.py"))
 
 

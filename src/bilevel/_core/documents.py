@@ -6,9 +6,11 @@ import collections
 import json
 import reprlib
 from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from bilevel._core import values
-from bilevel._core.types import Json
+
+Json: TypeAlias = Any  # what JSON can hold, parsed
 
 
 def parse(text: str | bytes) -> Json:

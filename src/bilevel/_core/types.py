@@ -21,7 +21,6 @@ Tree: TypeAlias = Any  # a pytree of arrays, such as an x, a y or a gradient
 Batch: TypeAlias = Any  # a pytree of arrays with a leading axis of rows, as a loss gets it
 Data: TypeAlias = Any  # a task's rows as its user gives them: a pytree of arrays with a leading axis, or a generator
 Dataset: TypeAlias = Any  # has a length, and a task's rows or a `bl.Task` at every place
-Json: TypeAlias = Any  # what JSON can hold, parsed
 Scalar: TypeAlias = float | jax.Array  # a number, which may be traced
 Index: TypeAlias = int | slice | jax.Array | np.ndarray | None  # of an array
 Count: TypeAlias = int | jax.Array  # a whole number, which may be traced
