@@ -26,8 +26,9 @@ import ml_dtypes
 import numpy as np
 
 from bilevel._core import documents
-from bilevel._core.documents import Json, shown
+from bilevel._core.documents import shown
 from bilevel._core.files import FilePath, open_regular, shown_path
+from bilevel._core.types import Json
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
-from jax.typing import ArrayLike
+from numpy.typing import ArrayLike
 
 
 def worst(losses: ArrayLike, largest: float | None = None) -> float:

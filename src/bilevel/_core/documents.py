@@ -6,11 +6,9 @@ import collections
 import json
 import reprlib
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
 
 from bilevel._core import values
-
-Json: TypeAlias = Any  # what JSON can hold, parsed
+from bilevel._core.types import Json
 
 
 def parse(text: str | bytes) -> Json:

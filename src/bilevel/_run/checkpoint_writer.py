@@ -26,8 +26,8 @@ from typing import NamedTuple
 import jax
 
 from bilevel._core.array_files import Content
-from bilevel._core.documents import Json
 from bilevel._core.files import write_whole
+from bilevel._core.types import Json
 from bilevel._run import sharded_leaves, state_files
 from bilevel._run.checkpoints import Checkpoint, OneFile
 from bilevel._run.identity import DifferentRunError, Identities, Identity, changes, check_same, digest, environment

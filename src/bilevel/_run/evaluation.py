@@ -21,9 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
-from bilevel._core.documents import Json
 from bilevel._core.simplex_program import respond
-from bilevel._core.types import Objective, Tree
+from bilevel._core.types import Json, Objective, Tree
 from bilevel._run.devices import Layout
 from bilevel.lower import Newton
 from bilevel.problem.group import TaskView

@@ -26,8 +26,7 @@ import optax
 from jax.typing import ArrayLike
 
 from bilevel._core import pytrees
-from bilevel._core.documents import Json
-from bilevel._core.types import T, Tree
+from bilevel._core.types import Json, T, Tree
 from bilevel._run.run import Run
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import BaseProblem

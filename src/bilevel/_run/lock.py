@@ -13,7 +13,7 @@ import platform
 import time
 from pathlib import Path
 
-from bilevel._core.documents import Json
+from bilevel._core.types import Json
 
 try:
     import fcntl

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from bilevel._core.documents import Json
-from bilevel._core.types import Count, Scalar, Tree
+from bilevel._core.types import Count, Json, Scalar, Tree
 from bilevel._run import final_refit
 from bilevel._run.devices import fetched
 from bilevel._run.evaluation import Fit, fit, fit_fresh, in_order, objective

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bilevel._core.documents import Json
+from bilevel._core.types import Json
 from bilevel._run.loggers.base import Evaluation, Facts, Logger
 from bilevel._run.loggers.progress import Progress
 

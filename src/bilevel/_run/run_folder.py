@@ -19,8 +19,8 @@ from typing import Any
 
 from bilevel._core import documents
 from bilevel._core.array_files import Content
-from bilevel._core.documents import Json
 from bilevel._core.files import read_regular, sync_directory, write_whole
+from bilevel._core.types import Json
 from bilevel._run import state_files
 from bilevel._run.checkpoints import FolderPath
 from bilevel._run.lock import Lock

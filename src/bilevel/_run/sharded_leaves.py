@@ -25,8 +25,8 @@ import numpy as np
 from jax.sharding import NamedSharding, Sharding
 
 from bilevel._core.array_files import Content
-from bilevel._core.documents import Fields, Json, is_text, is_whole
-from bilevel._core.types import Tree
+from bilevel._core.documents import Fields, is_text, is_whole
+from bilevel._core.types import Json, Tree
 from bilevel._run import devices, state_files
 from bilevel._run.checkpoints import Checksums, RowReader, Saved, Writer, check_files, import_orbax
 from bilevel._run.devices import Layout, is_in_groups, spec_of_rows

@@ -17,9 +17,9 @@ import numpy as np
 
 from bilevel._core import array_files
 from bilevel._core.array_files import Content, Kind
-from bilevel._core.documents import Fields, Json
+from bilevel._core.documents import Fields
 from bilevel._core.files import FilePath
-from bilevel._core.types import Tree
+from bilevel._core.types import Json, Tree
 from bilevel._run import loop, recording
 from bilevel._run.evaluation import Losses
 from bilevel._run.loop import Carry, Variables

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from bilevel._core.documents import Json
+from bilevel._core.types import Json
 from bilevel._run.lock import is_held
 from bilevel._run.loggers.progress import Lines, number
 

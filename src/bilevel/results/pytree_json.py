@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel._core import pytrees
-from bilevel._core.documents import Json, shown
-from bilevel._core.types import Tree
+from bilevel._core.documents import shown
+from bilevel._core.types import Json, Tree
 
 Arrays = Mapping[str, np.ndarray]
 Structure = None | str | dict[str, list[list]]  # the path of a leaf, or the {kind: [[key, child], ...]} of a node

@@ -24,9 +24,8 @@ import optax
 
 from bilevel._core import array_files, documents, pytrees, values
 from bilevel._core.array_files import Arrays, Kind
-from bilevel._core.documents import Json
 from bilevel._core.files import FilePath, shown_path, target_file, write_whole
-from bilevel._core.types import Tree
+from bilevel._core.types import Json, Tree
 from bilevel.problem.per_task import Names, TaskValues
 from bilevel.results import pytree_json
 from bilevel.results.findings.finding import Finding

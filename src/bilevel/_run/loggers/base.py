@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bilevel._core.averages import mean, worst
-from bilevel._core.documents import Json
+from bilevel._core.types import Json
 
 MOST_TASKS = 50  # are reported one by one; of more tasks, only the worst
 WORST_TASKS = 10

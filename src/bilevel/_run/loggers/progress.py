@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from bilevel._core.documents import Json
+from bilevel._core.types import Json
 from bilevel._run.loggers.base import Evaluation, Facts, Logger
 
 LONGEST = 10_000_000  # bytes of a line; a longer one was not written by `Progress`

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bilevel._core.documents import Json
+from bilevel._core.types import Json
 from bilevel._run.loggers.base import Evaluation, Facts, Logger, plain_names, require
 
 # Letters of a task's name that a store does not take. A tag of TensorBoard is grouped by slashes; a metric of MLflow is
