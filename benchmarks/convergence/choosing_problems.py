@@ -22,7 +22,11 @@ import jax
 import numpy as np
 
 import bilevel as bl
-from bilevel.studies.comparison.benchmarks import BENCHMARKS
+
+try:
+    from bilevel.studies.comparison.benchmarks import BENCHMARKS
+except ImportError:  # of the other version
+    from bilevel.comparison.benchmarks import BENCHMARKS  # pyright: ignore[reportMissingImports]
 
 PROBLEMS = ("noisy-ball", "sinusoids", "letter")
 RESAMPLES = 10_000
