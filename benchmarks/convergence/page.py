@@ -42,6 +42,7 @@ up to {draws} draws, in float64: does it end where it should? Steps see all the 
   not finite, or the run raised an error. **Best over**: the same of `result.best.x`.
 - **Elsewhere**: of the runs that are over, those that end at another local solution: the reference's own solvers gain
   less than 5 % when they start at that x.
+- Runs of "before" are of the version before `Descent`. For them, and for Tandem, ends elsewhere were not looked for.
 - **Over the start**: it is larger than where x started.
 - **Not finite**: it is infinite or NaN, or the run raised.
 - **Left**: (true - reference) / (start - reference), the median: what is left of the way, 0 at the reference.
