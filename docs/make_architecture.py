@@ -62,7 +62,7 @@ EQUATIONS = (
 
 # The way of `bl.solve(problem, bl.MORBiT(), x=x, y=y, steps=steps)`.
 WAY = (
-    ("`solve` checks what it is given, and asks for a solver where none is", "_run/solving.py", "x: Any = _MISSING,"),
+    ("`solve` checks what it is given, and asks for a solver where none is", "_run/solving.py", "if x is _MISSING:"),
     ("a `Run` is what is to be made; it wraps the solver where steps see some tasks", "_run/run.py", "class Run:"),
     ("`run_lanes` drives it: calls, evaluations, progress, checkpoints", "_run/driver.py", "def run_lanes("),
     ("`advance` is one compiled call and what is due after it", "_run/driver.py", "def advance("),

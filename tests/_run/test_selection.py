@@ -207,3 +207,21 @@ def test_other_rows_for_selection_are_another_run(tmp_path):
     with pytest.raises(ValueError, match="another run"):
         solve(checkpoint=tmp_path / "run", resume=True)
     assert bits(solve(problem=SELECTED, checkpoint=tmp_path / "run", resume=True))[2] == "finished"
+
+
+def test_a_run_that_loses_ground_goes_back_to_its_lowest_objective_whatever_selection_rows_say():
+    """Selection rows prefer the start. The run learns until a rate that jumps throws it off."""
+    rows = lambda value: jnp.full(4, value)  # noqa: E731
+    loss = lambda x, y, batch: jnp.mean((y - batch) ** 2)  # noqa: E731
+    fit = lambda x, y, batch: jnp.mean((y - x - batch) ** 2)  # noqa: E731
+    tasks = [bl.Task(rows(0.0), rows(v), selection=rows(-1.0), name=f"{v}") for v in (1.0, 1.2)]
+    rate = lambda k: jnp.where(k < 80, 0.05, 2.5)  # noqa: E731
+    solver = bl.MORBiT(rate, 0.4, bl.hypergradients.Exact(), bl.weightings.SimplexAscent(0.05))
+    policy = bl.divergence.SmallerRates(0.5, tries=1)
+    zero = jnp.zeros(())
+    problem = bl.Problem(loss, fit, tasks)
+    result = bl.solve(problem, solver, zero, zero, steps=200, on_divergence=policy, progress=False)
+    assert result.best_by == "selection"
+    assert float(result.best.x) == 0.0  # the start
+    assert result.divergences[0].quantity == "objective"
+    assert 20 <= result.divergences[0].back_to <= 80

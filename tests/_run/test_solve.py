@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 import warnings
 
 import jax
@@ -636,3 +637,14 @@ def test_without_a_solver_it_is_the_recommended_one():
     np.testing.assert_array_equal(own.x, named.x)
     with pytest.raises(TypeError, match=r"solve\(x=\.\.\.\) is missing"):
         bl.solve(NOISY, steps=5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [({"pateince": 3}, "Did you mean patience?"), ({"lower_batch": 8}, "bl.Problem(..., lower_batch=")],
+)
+def test_an_argument_that_is_not_there_is_told_with_what_was_meant(wrong, words):
+    known = bl.problems.enclosing_ball()
+    with pytest.raises(TypeError, match=re.escape(f"solve({next(iter(wrong))}=...)")) as caught:
+        bl.solve(known.problem, x=known.x, steps=2, **wrong)
+    assert words in str(caught.value)

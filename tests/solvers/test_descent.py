@@ -212,3 +212,19 @@ def test_an_x_that_runs_off_is_named_and_harmless():
     assert "x[0]" not in result.message
     assert "bl.constraints.Box" in result.summary()
     np.testing.assert_allclose(result.worst, 1.0, rtol=1e-3)
+
+
+def test_a_weighting_without_a_set_of_weights_is_refused():
+    @bl.part
+    class Tempered(bl.weightings.Weighting):
+        lr = 1.0
+
+        def init(self, n, dtype):
+            return jnp.full(n, 1 / n, dtype), ()
+
+        def update(self, weights, losses, state, rate):
+            return jax.nn.softmax(losses), state
+
+    for weighting in (Tempered(), bl.weightings.Watched(3, Tempered())):
+        with pytest.raises(ValueError, match=r"Descent\(weighting=.*Tempered.*`bounds`"):
+            run(clinics(), bl.Descent(weighting=weighting))

@@ -83,7 +83,7 @@ def solver_of(run: Run, reached: RunState) -> Solver:
 
 
 def guarded(run: Run, reached: RunState, last: bool) -> RunState:
-    """Decides about a run at an evaluation: its best point is kept, and a run that is far above it goes back.
+    """Decides about a run at an evaluation: the point of the lowest objective is kept, a run far above it goes back.
 
     A run goes back if its objective exceeds the best one by half of the best and by half of all that was gained. It
     then continues with smaller rates, as after a divergence, as often as the policy says. A run with automatic rates
@@ -92,21 +92,24 @@ def guarded(run: Run, reached: RunState, last: bool) -> RunState:
     if not run.policy.goes_back or not run.problem.comparable_losses:
         return reached
     row = reached.rows[-1]
-    if reached.since_best == 0 and (row.fitted or not run.fits):
-        return reached._replace(safe=reached.carry)
     known = isinstance(getattr(run.solver, "weighting", None), Weighting)  # what it minimises
     if not known or run.part is not None or not row.fitted or reached.safe is None:
-        return reached
-    now, best, start = (objective_of(run, losses) for losses in (row, reached.best, reached.rows[0]))
-    lost = now - best > LOST * max(abs(best), start - best)
+        better = reached.since_best == 0 and (row.fitted or not run.fits)
+        return reached._replace(safe=reached.carry) if better else reached
+    # By what the run minimises, not by selection rows: those say which iterate to use, and not whether steps work.
     back_to, name = int(reached.safe.state.step), type(run.solver).__name__
+    lowest = next((own for own in reached.rows if own.step == back_to), reached.rows[0])
+    now, best, start = (objective_of(run, own) for own in (row, lowest, reached.rows[0]))
+    if now < best:
+        return reached._replace(safe=reached.carry)
+    lost = now - best > LOST * max(abs(best), start - best)
     said = f"{name} lost ground: at step {reached.step} its objective was {now:.4g}, and {best:.4g} at step {back_to}."
     factor = run.policy.factor_after(reached.divergences) if lost and not last else None
     if factor is not None and run.solver.with_scaled_rates(factor) is not None:
         return _gone_back(reached, said, factor, back_to)
     if last and run.stepper.has_chosen_rates and now > min(start, best + AT_END * abs(best)):
         # The history does not change; only the last point does.
-        return reached._replace(carry=reached.safe, seen=None).ended(FINISHED, f"{said} The best point is its end.")
+        return reached._replace(carry=reached.safe, seen=None).ended(FINISHED, f"{said} That point is its end.")
     return reached
 
 
@@ -121,7 +124,7 @@ def _gone_back(reached: RunState, said: str, factor: float, back_to: int) -> Run
         rows=tuple(row for row in reached.rows if row.step <= back_to),
         since_best=0,
         divergences=(*reached.divergences, event),
-        seen=reached.best.point,
+        seen=None,
     )
 
 

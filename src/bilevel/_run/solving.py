@@ -97,6 +97,7 @@ def solve(
     metrics: Mapping[str, Metric] | None = None,
     fitted: bool = True,
     devices: Devices | None = None,
+    **unknown: object,
 ) -> Result | Results:
     """Runs a solver on a problem.
 
@@ -149,6 +150,7 @@ def solve(
             Only rounding differs between numbers of devices, and a run that was kept on some goes on with others.
             With `sampling=` every device draws from its own tasks, so that other devices are other draws too.
             Several seeds run one after the other.
+        **unknown: refused, with a word on what was probably meant.
 
     Returns:
         A `Result`, or with `seeds` a `Results`, a sequence of them. Ctrl-C ends the run early, after about half a
@@ -162,6 +164,11 @@ def solve(
     >>> bool(abs(result.worst - known.value) < 0.01)
     True
     """
+    if unknown:
+        name = next(iter(unknown))
+        batches = "Batches are a matter of the problem: bl.Problem(..., lower_batch=..., upper_batch=...)."
+        hint = batches if "batch" in name else values.suggestion(name, [*Options.__annotations__, "steps", "seeds"])
+        raise TypeError(f"solve({name}=...): it has no such argument. {hint}".rstrip())
     if x is _MISSING:
         raise TypeError("solve(x=...) is missing: it needs where x starts, a pytree of floating arrays.")
     solver = _recommended(problem, steps, x) if solver is None else solver

@@ -165,7 +165,16 @@ def lower_remarks(problem: Problem, solved: LowerSolution, smallest: Tree, large
             f"The lower problem of {one_of(problem, lost)} was not solved (about {float(solved.errors[lost[0]]):.2g} "
             "away from its solution): the numbers are a guess."
         )
-    flat = np.flatnonzero(~is_strongly_convex(smallest, largest))
+    unclear, positive = ~is_strongly_convex(smallest, largest), np.asarray(smallest) > 0
+    stiff, flat = np.flatnonzero(unclear & positive), np.flatnonzero(unclear & ~positive)
+    if len(stiff):
+        low, high = float(smallest[stiff[0]]), float(largest[stiff[0]])
+        remarks.append(
+            f"g of {one_of(problem, stiff)} has curvatures in y from {low:.2g} to {high:.2g} at its solution: in "
+            f"{np.asarray(smallest).dtype} the least cannot be told from 0, and y* may not be unique."
+            + " jax_enable_x64 tells more."
+            * (np.asarray(smallest).dtype == np.float32)
+        )
     if len(flat):
         remarks.append(
             f"g of {one_of(problem, flat)} is not strongly convex in y at its solution (smallest curvature "

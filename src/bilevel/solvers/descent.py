@@ -72,7 +72,7 @@ from bilevel.solvers._base.minimax_model import Map, Model, Ways, ways_within
 from bilevel.solvers._base.solver import Card, Solver
 from bilevel.solvers._base.state import Info, State
 from bilevel.weightings import SimplexAscent
-from bilevel.weightings.base import Weighting
+from bilevel.weightings.base import Weighting, Wrapper
 
 MEMORY = 60  # moves that H is made of
 # Of each attempt: e at first, in units of n phi, and the longest move, in sizes of x at the start (at least 1).
@@ -198,6 +198,15 @@ class Descent(Solver):
         values.number("tolerance", self.tolerance, least=0, of="Descent")
         values.whole("attempts", self.attempts, of="Descent", most=len(PLANS))
         self.weighting.check(problem.size)
+        inner = self.weighting
+        while isinstance(inner, Wrapper):
+            inner = inner.weighting
+        if type(inner).bounds is Weighting.bounds:
+            raise ValueError(
+                f"Descent(weighting={inner!r}): it minimises a maximum over a set of weights, and this one says how "
+                "weights move, but not what that set is. Give it `bounds`, or take a solver that moves weights, such "
+                "as bl.MORBiT()."
+            )
         for chosen in (self.lower, self.hypergradient):
             if chosen is not None:
                 chosen.check()

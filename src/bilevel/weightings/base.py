@@ -22,18 +22,19 @@ class Weighting(abc.ABC, Generic[StateT]):
 
     To write one, make a part (`bl.part`) that inherits from this class and has `init` and `update`:
 
-    >>> from bilevel._core.module import leaf, part
-    >>> @part
-    ... class Softmax(Weighting[tuple[()]]):
+    >>> import bilevel as bl
+    >>> @bl.part
+    ... class Softmax(bl.weightings.Weighting):
     ...     '''weights proportional to exp(sharpness * losses), forgetting the past.'''
-    ...     sharpness: float = leaf(default=1.0)
+    ...     sharpness: float = bl.leaf(default=1.0)
     ...     lr = 1.0  # not used: given, so that no solver measures one
     ...     def init(self, n, dtype):
-    ...         return uniform(n, dtype), ()
+    ...         return jnp.full(n, 1 / n, dtype), ()
     ...     def update(self, weights, losses, state, rate):
     ...         return jax.nn.softmax(self.sharpness * losses).astype(weights.dtype), state
-    >>> from bilevel.testing import check_weighting
-    >>> check_weighting(Softmax())
+    >>> bl.testing.check_weighting(Softmax())
+
+    `Descent` does not move weights: it maximises over a set of them. It takes a weighting that has `bounds`.
 
     What it must do, and what `bl.testing.check_weighting` checks:
 
