@@ -112,8 +112,8 @@ def sums():
     """How often a step sends anything, and how often a call does besides."""
     layout = Layout.of(2, PROBLEM, X)
     run = Run(PROBLEM, SOLVER, X, jnp.zeros(4), 0, 10, layout=layout)
-    carry = layout.laid_out(loop.first(run.solver, run.placed, run.start(), run.key))
-    text = loop.steps.lower(run.solver, run.placed, (carry,), (run.key,), (3,), (1,), layout=layout).compile().as_text()
+    carry = layout.laid_out(loop.first(run.stepper, run.placed, run.start(), run.key))
+    text = loop.steps.lower(run.stepper, run.placed, (carry,), (run.key,), (3,), (1,), layout=layout).compile().as_text()
     sent = r"(all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(-start)?\("
     computations = re.split(r"\n(?=\S)", text)
     found = {block.startswith("ENTRY"): [] for block in computations}
@@ -145,8 +145,8 @@ def in_parts():
         found["apart"] += [apart(alone, other) for other in (made(solver, mesh, x=x), gone_on)]
         layout = Layout.of(mesh, PROBLEM, x)
         run = Run(PROBLEM, solver, x, jnp.zeros(4), 0, 10, layout=layout)
-        carry = layout.laid_out(loop.first(run.solver, run.placed, run.start(), run.key))
-        (after,) = loop.steps(run.solver, run.placed, (carry,), (run.key,), (3,), (1,), layout=layout)
+        carry = layout.laid_out(loop.first(run.stepper, run.placed, run.start(), run.key))
+        (after,) = loop.steps(run.stepper, run.placed, (carry,), (run.key,), (3,), (1,), layout=layout)
         shaped = [leaf for leaf in jax.tree.leaves(after) if np.shape(leaf) == X.shape]
         found["held"].append([len(shaped), sorted({leaf.addressable_data(0).size for leaf in shaped})])
     return found

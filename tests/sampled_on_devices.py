@@ -269,9 +269,9 @@ def in_blocks():
 def program(solver, problem, x, devices):
     layout = None if devices is None else Layout.of(devices, problem, x)
     run = Run(problem, solver, x, jnp.zeros(4), 0, 10, layout=layout)
-    carry = loop.first(run.solver, run.placed, run.start(), run.key)
+    carry = loop.first(run.stepper, run.placed, run.start(), run.key)
     carry = carry if layout is None else layout.laid_out(carry)
-    text = loop.steps.lower(run.solver, run.placed, (carry,), (run.key,), (3,), (1,), layout=layout).compile().as_text()
+    text = loop.steps.lower(run.stepper, run.placed, (carry,), (run.key,), (3,), (1,), layout=layout).compile().as_text()
     return [block for block in re.split(r"\n(?=\S)", text) if not block.startswith("ENTRY")]
 
 
