@@ -113,7 +113,8 @@ def sums():
     layout = Layout.of(2, PROBLEM, X)
     run = Run(PROBLEM, SOLVER, X, jnp.zeros(4), 0, 10, layout=layout)
     carry = layout.laid_out(loop.first(run.stepper, run.placed, run.start(), run.key))
-    text = loop.steps.lower(run.stepper, run.placed, (carry,), (run.key,), (3,), (1,), layout=layout).compile().as_text()
+    lowered = loop.steps.lower(run.stepper, run.placed, (carry,), (run.key,), (3,), (1,), layout=layout)
+    text = lowered.compile().as_text()
     sent = r"(all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(-start)?\("
     computations = re.split(r"\n(?=\S)", text)
     found = {block.startswith("ENTRY"): [] for block in computations}
