@@ -353,7 +353,8 @@ def test_ctrl_c_and_sigterm_in_a_process_of_its_own(tmp_path):
 from bilevel._run import driver
 driver.CALL_SECONDS = 0.0
 def say(row):
-    print(row["step"], flush=True)
+    sys.stdout.write(f"{row['step']}\\n")  # in one piece: two threads print
+    sys.stdout.flush()
 results = solve(steps=10**6, every=10, seeds=2, checkpoint=sys.argv[1], callback=say)
 sys.exit(130 if {r.status for r in results} == {"interrupted"} else 1)
 """

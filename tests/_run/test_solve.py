@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import re
 import warnings
 
 import jax
@@ -645,6 +644,6 @@ def test_without_a_solver_it_is_the_recommended_one():
 )
 def test_an_argument_that_is_not_there_is_told_with_what_was_meant(wrong, words):
     known = bl.problems.enclosing_ball()
-    with pytest.raises(TypeError, match=re.escape(f"solve({next(iter(wrong))}=...)")) as caught:
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{next(iter(wrong))}'") as caught:
         bl.solve(known.problem, x=known.x, steps=2, **wrong)
     assert words in str(caught.value)

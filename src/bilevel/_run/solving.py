@@ -168,7 +168,7 @@ def solve(
         name = next(iter(unknown))
         batches = "Batches are a matter of the problem: bl.Problem(..., lower_batch=..., upper_batch=...)."
         hint = batches if "batch" in name else values.suggestion(name, [*Options.__annotations__, "steps", "seeds"])
-        raise TypeError(f"solve({name}=...): it has no such argument. {hint}".rstrip())
+        raise TypeError(f"solve() got an unexpected keyword argument {name!r}. {hint}".rstrip())
     if x is _MISSING:
         raise TypeError("solve(x=...) is missing: it needs where x starts, a pytree of floating arrays.")
     solver = _recommended(problem, steps, x) if solver is None else solver
