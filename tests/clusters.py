@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-JOB = Path(__file__).parent / "engines" / "job.py"
+JOB = Path(__file__).parent / "_run" / "engines" / "job.py"
 
 
 def free_port():

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 TIMES = int(os.environ.get("BILEVEL_TIMES", 1))  # how often each break is tried
 HEARTBEAT = 10
-PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
+PAGE = Path(__file__).parents[3] / "docs" / "scaling.md"
 
 
 @pytest.fixture(scope="module", params=[Mpirun, Slurm], ids=lambda kind: kind.name)
