@@ -1,6 +1,6 @@
 """How soon a broken job is noticed: the table of docs/scaling.md, from what the tests of real daemons have measured.
 
-    BILEVEL_TIMES=5 BILEVEL_RECORDS=records.jsonl pytest -m slow tests/engines
+    BILEVEL_TIMES=5 BILEVEL_RECORDS=records.jsonl pytest -m slow tests/_run/engines
     python benchmarks/broken_jobs.py records.jsonl
 
 Only breaks after which the run went on and ended with the numbers of an unbroken one are in the records: a test that

@@ -37,7 +37,7 @@ def nodes():
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         cluster.add_node(**node, node_ip_address="127.0.0.3")
-        path = os.pathsep.join([str(JOB.parent), str(JOB.parent.parent), *sys.path])
+        path = os.pathsep.join([str(JOB.parent), str(JOB.parents[2]), *sys.path])
         ray.init(address=cluster.address, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": path}})
         yield cluster
     finally:
