@@ -58,7 +58,7 @@ up to {draws} draws, in float64: does it end where it should? Steps see all the 
 TIMES = """
 ## How long it takes
 
-README's problem with more tasks and more numbers in y, float64, one thread, with other work beside it. CPU seconds until
+README's problem with more tasks and more numbers in y, float64, one thread, other work beside it. CPU seconds until
 the worst loss is within 1 % of the reference and to the end, with compiled programs and without.
 
 - `solve` is `bl.solve` with nothing given, there at its first evaluation that is (after 1, 2, 4, ... steps).
