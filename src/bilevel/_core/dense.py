@@ -51,35 +51,35 @@ def solve(A: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.linalg.solve(A, b)
 
 
-def _eliminated(A: jax.Array, b: jax.Array) -> jax.Array:
-    """A^-1 b by elimination without exchanges, which is stable for a positive definite A; NaN where it is not."""
-    rows, last = jnp.arange(len(b)), len(b) - 1
+def _eliminated(A: jax.Array, B: jax.Array) -> jax.Array:
+    """A^-1 B by elimination without exchanges, which is stable for a positive definite A; NaN where it is not."""
+    rows, last = jnp.arange(len(B))[:, None], len(B) - 1
 
     def down(k: int, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        A, b = carry
+        A, B = carry
         pivot = jnp.where(A[k, k] > 0, A[k, k], jnp.nan)
-        share = jnp.where(rows > k, A[:, k] / pivot, 0)
-        return A - share[:, None] * A[k][None], b - share * b[k]
+        share = jnp.where(rows > k, A[:, k, None] / pivot, 0)
+        return A - share * A[k][None], B - share * B[k][None]
 
     def up(i: int, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        A, b = carry
+        A, B = carry
         k = last - i
-        found = b[k] / jnp.where(A[k, k] > 0, A[k, k], jnp.nan)
-        return A, jnp.where(rows < k, b - A[:, k] * found, jnp.where(rows == k, found, b))
+        found = B[k][None] / jnp.where(A[k, k] > 0, A[k, k], jnp.nan)
+        return A, jnp.where(rows < k, B - A[:, k, None] * found, jnp.where(rows == k, found, B))
 
-    return jax.lax.fori_loop(0, len(b), up, jax.lax.fori_loop(0, len(b), down, (A, b)))[1]
+    return jax.lax.fori_loop(0, len(B), up, jax.lax.fori_loop(0, len(B), down, (A, B)))[1]
 
 
-def _factorised(A: jax.Array, b: jax.Array) -> jax.Array:
-    return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(A), True), b)
+def _factorised(A: jax.Array, B: jax.Array) -> jax.Array:
+    return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(A), True), B)
 
 
 _solve_positive = _in_turn(_factorised, _eliminated)
 
 
 def solve_positive(A: jax.Array, b: jax.Array) -> jax.Array:
-    """A^-1 b for a positive definite A; NaN where it is not."""
-    return _solve_positive(A, b)
+    """A^-1 b for a positive definite A and a vector or matrix b; NaN where A is not."""
+    return _solve_positive(A, b) if b.ndim == 2 else _solve_positive(A, b[:, None])[:, 0]
 
 
 @_in_turn

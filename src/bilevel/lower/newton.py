@@ -8,8 +8,12 @@ For one task, with A the Hessian and s the slope of g in y:
     (1)  d ~ -A^-1 s      for small y by a Cholesky factorisation of A, straight down where it has none; for larger y by
                           conjugate gradients, until the residual is a small fraction of s or the curvature not positive
     (2)  y <- y + t d     t = 1, 1/2, 1/4, ... until g, or where rounding hides g, |s|, has fallen enough
+    (3)  e = -A^-1 s      with s at the new y and A of (1), where that is factorised
 
-Near y* the step d is the distance to it, which tells when to stop and how well y* is known.
+Near y* the step d is the distance to it, which tells when to stop and how well y* is known. So does e, for the price of
+a product: where it is within tolerance and far shorter than d, y + e is the end, and no Hessian is built to see that.
+
+Reference for (3): Deuflhard, "Newton methods for nonlinear problems", 2004, section 2.1.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from bilevel.problem.per_task import PerTask
 DENSE_TOTAL = 2**26  # numbers in the Hessians of all tasks
 HALVINGS = 25
 SUFFICIENT = 1e-4  # the fraction of the predicted decrease that a step must achieve
+SHORTER = 0.1  # than d by this factor, e shows that A changed little on the way
 
 
 class Place(NamedTuple):
@@ -75,29 +80,36 @@ class Newton(Lower):
         wanted = wanted if accuracy is None else jnp.maximum(wanted, accuracy)
         scale = jnp.linalg.norm(slope)
 
-        def direct(here: Place) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def direct(here: Place) -> Place:
             hessian = jax.hessian(lambda flat: task.lower(x, unravel(flat), None))(here.y)
-            direction = -dense.solve_positive(hessian, here.slope)
-            positive = jnp.all(jnp.isfinite(direction))
+            inverse = dense.solve_positive(hessian, jnp.eye(flat.size, dtype=flat.dtype))
+            positive = jnp.all(jnp.isfinite(inverse))
             # Down along the slope where A has no factor: under vmap a choice computes both, and both is far more.
-            return jnp.where(positive, direction, -here.slope), positive, jnp.asarray(flat.size)
+            direction = jnp.where(positive, -inverse @ here.slope, -here.slope)
+            there = moved(here, direction, positive, jnp.asarray(flat.size))
+            last = -inverse @ there.slope  # (3)
+            length, reach = jnp.linalg.norm(last), 1 + jnp.linalg.norm(there.y)
+            near = positive & ~there.ended & (length <= jnp.minimum(wanted * reach, SHORTER * there.error))
+            near = near & (length > 0)  # a slope of zero may have underflown: the next step tells
+            end = there._replace(y=there.y + last, before=there.y, error=length, ended=near, converged=near)
+            return jax.tree.map(lambda new, old: jnp.where(near, new, old), end, there)
 
-        def iterative(here: Place) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def iterative(here: Place) -> Place:
             product = lambda v: ravel_pytree(hessian_product(task.lower, x, unravel(here.y), unravel(v), None))[0]  # noqa: E731
             part = jnp.clip(jnp.linalg.norm(here.slope) / jnp.where(scale > 0, scale, 1), 1e-3, 0.1)
             direction, solved, products = descent(product, here.slope, part)
-            return direction, solved, 2 * products
+            return moved(here, direction, solved, 2 * products)
 
-        def advance(here: Place) -> Place:
-            direction, solved, passes = (direct if flat.size <= self.dense else iterative)(here)
-            y, value, slope, moved, tries = search(evaluate, here, direction)
+        def moved(here: Place, direction: jax.Array, solved: jax.Array, passes: jax.Array) -> Place:
+            y, value, slope, lower, tries = search(evaluate, here, direction)
             error = jnp.linalg.norm(direction)
             reach = 1 + jnp.linalg.norm(here.y)
             # Where no step lowers g or its slope any more, rounding dominates, and y* is known as well as it can be.
-            small = solved & (error <= jnp.where(moved, wanted, 10 * jnp.sqrt(eps)) * reach)
+            small = solved & (error <= jnp.where(lower, wanted, 10 * jnp.sqrt(eps)) * reach)
             passes = here.passes + passes + tries
-            return Place(here.step + 1, y, here.y, value, slope, error, small | ~moved, small, passes)
+            return Place(here.step + 1, y, here.y, value, slope, error, small | ~lower, small, passes)
 
+        advance = direct if flat.size <= self.dense else iterative
         zero, no = jnp.zeros((), jnp.int32), jnp.array(False)
         start = Place(zero, flat, flat, first, slope, jnp.zeros_like(scale), no, no, zero + 1)
         end = jax.lax.while_loop(lambda here: (here.step < self.steps) & ~here.ended, advance, start)

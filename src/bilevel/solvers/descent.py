@@ -22,7 +22,8 @@ made so much smaller that a move is at most a share of the size of x, and a litt
 more at once, short ones keep networks from saturating and penalties from running off. And the weights of (2) may be
 pulled to uniform ones at first, by -e |w - 1/n|^2, where e is divided by four when that lowers phi no more: x then
 learns for all tasks before it serves the worst. No choice of the two is best everywhere (docs/convergence.md). Each of
-the four has an eighth of the steps at most.
+the four has an eighth of the steps at most. Where two of them converge to the same phi, within `tolerance`, the others
+are left out: losses that are convex in x have one minimum.
 
 Where a line search finds nothing, (5) learns the change of the slope along it: without that x would stay at a kink,
 such as a ReLU has.
@@ -117,6 +118,7 @@ class Descending(NamedTuple):
     value: jax.Array  # phi there
     number: jax.Array  # of the descent
     budget: jax.Array  # steps that an attempt may take
+    found: jax.Array  # the lowest phi that an attempt converged to
 
     age: jax.Array  # steps that this descent has taken
     trial: Trial
@@ -266,15 +268,17 @@ class Descent(Solver):
         _, weighting = self.weighting.update(weights, losses.astype(dtype), weighting, 0.0)  # what they are compared by
         point = Point(x, y, weights, PerTask(((),) * len(y)))
         v = Upper(problem, self.parts(y)[1]).init(point, _all_rows(problem))
-        memory = self.fresh(Trial(x, y, InOrder(weights), v), losses.astype(dtype), None, weighting)
+        first = jnp.zeros((), jnp.int32)
+        memory = self.fresh(Trial(x, y, InOrder(weights), v), losses.astype(dtype), None, weighting, first)
         share = 2 * self.attempts if self.attempts > 1 else 1
         memory = memory._replace(budget=jnp.maximum(1, jnp.asarray(steps, jnp.int32) // share))
         return State(jnp.zeros((), jnp.int32), x, y, weights, weighting, v=v, memory=memory)
 
-    def fresh(self, trial: Trial, losses: jax.Array, before: Descending | None, weighting: Any) -> Descending:
+    def fresh(
+        self, trial: Trial, losses: jax.Array, before: Descending | None, weighting: Any, number: jax.Array
+    ) -> Descending:
         """What a descent knows before its first step; `before` is what the last one knew, None = it is the first."""
         first = trial if before is None else before.first
-        number = jnp.zeros((), jnp.int32) if before is None else before.number + 1
         flat, size = ravel_pytree(trial.x)[0], jnp.linalg.norm(ravel_pytree(first.x)[0])
         dtype, integer = losses.dtype, jnp.zeros((), jnp.int32)
         zero, one = jnp.zeros((), dtype), jnp.ones((), dtype)
@@ -287,6 +291,7 @@ class Descent(Solver):
             value=value if before is None else before.value,
             number=number,
             budget=integer if before is None else before.budget,
+            found=one * jnp.inf if before is None else before.found,
             age=integer,
             trial=trial,
             losses=InOrder(losses),
@@ -310,9 +315,12 @@ class Descent(Solver):
     def has_converged(self, state: State) -> bool:
         """Whether slopes, or rounding, say that there is nothing to gain; not where steps have become very short."""
         memory: Descending = state.memory
-        value, measure = float(memory.value), float(memory.measure)
-        small = measure <= float(self.tolerance) * abs(value)
-        return bool(memory.ended) and (small or (np.isfinite(measure) and int(memory.stuck) > PATIENCE))
+        return bool(memory.ended & self.is_found(memory, memory.value))
+
+    def is_found(self, memory: Descending, value: jax.Array) -> jax.Array:
+        """Whether a descent is at a minimum, phi = value, as far as slopes or rounding can tell."""
+        small = memory.measure <= self.tolerance * jnp.abs(value)
+        return small | (jnp.isfinite(memory.measure) & (memory.stuck > PATIENCE))
 
     def explain(self, problem: Problem, state: State) -> str:
         """How near the end is, and the parts that were chosen."""
@@ -337,20 +345,23 @@ class Descent(Solver):
         memory: Descending = there.memory
         value = self.objective(memory.losses.value, there.weighting).value.astype(memory.value.dtype)
         here, before = (Trial.of(there), memory.losses, value), (Trial.of(state), memory.best, memory.value)
-        best, losses, value = jax.tree.map(lambda a, b: jnp.where(value <= memory.value, a, b), here, before)
-        memory = memory._replace(trial=Trial.of(there), best=losses, value=value, age=memory.age + 1)
+        best, losses, lowest = jax.tree.map(lambda a, b: jnp.where(value <= memory.value, a, b), here, before)
+        memory = memory._replace(trial=Trial.of(there), best=losses, value=lowest, age=memory.age + 1)
         is_last = memory.number == (self.attempts if self.attempts > 1 else 0)
         over = ~is_last & (memory.ended | (memory.age >= memory.budget))
-        memory = jax.lax.cond(over, lambda: self.next(memory, best, there.weighting), lambda: memory)
+        memory = jax.lax.cond(over, lambda: self.next(memory, best, there.weighting, value), lambda: memory)
         memory = memory._replace(ended=memory.ended & is_last)
         return best.into(there)._replace(memory=memory), info
 
-    def next(self, memory: Descending, best: Trial, weighting: Any) -> Descending:
-        """The next descent: from the start, and the last one from the best point."""
-        is_last = memory.number + 1 == self.attempts
+    def next(self, memory: Descending, best: Trial, weighting: Any, value: jax.Array) -> Descending:
+        """The next descent: from the start, and the last one from the best point; `value` is where this one ended."""
+        found = memory.ended & self.is_found(memory, value)
+        agrees = found & (jnp.abs(value - memory.found) <= self.tolerance * jnp.abs(value))
+        memory = memory._replace(found=jnp.where(found, jnp.minimum(value, memory.found), memory.found))
+        number = jnp.where(agrees, self.attempts, memory.number + 1)
         ends = (best, memory.best), (memory.first, memory.first_losses)
-        trial, losses = jax.tree.map(lambda a, b: jnp.where(is_last, a, b), *ends)
-        return self.fresh(trial, losses.value, memory, weighting)
+        trial, losses = jax.tree.map(lambda a, b: jnp.where(number == self.attempts, a, b), *ends)
+        return self.fresh(trial, losses.value, memory, weighting, number)
 
     def descend(self, problem: Problem, state: State) -> tuple[State, Info]:
         """(1) to (5), at the trial of the present descent."""
