@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,20 +33,12 @@ class Interval(NamedTuple):
             return HOLDS
         return REFUTED if self.high < low or self.low > high else INCONCLUSIVE
 
-    def below(self, high: float) -> str:
-        """Whether the mean is below a number."""
-        return self.within(-np.inf, high)
-
     def trials_to(self, distance: float) -> int | None:
         """About how many trials of this spread would shrink the interval to this distance from its mean."""
         reach = (self.high - self.low) / 2
         if not np.isfinite(reach) or not distance > 0:
             return None
         return int(np.ceil(self.trials * (reach / distance) ** 2))
-
-    def trials_to_decide(self, low: float, high: float) -> int | None:
-        """About how many trials would decide on which side of these bounds the mean lies, if the estimate is right."""
-        return self.trials_to(min(abs(self.mean - low), abs(self.mean - high)))
 
     def text(self, digits: int = 3, sign: str = "") -> str:
         """mean [low, high]."""
@@ -99,8 +90,8 @@ def final(record: Record, column: str) -> float:
     return float(mean(record[column][last]))
 
 
-def diverged(record: Record, steps: int) -> bool:
-    """Whether a run planned for `steps` steps ended early, without a finite loss, or far above its first loss.
+def diverged(record: Record, steps: int = 0) -> bool:
+    """Whether a run ended before it had made `steps` steps, without a finite loss, or far above its first loss.
 
     Far above means above ten times the first worst validation loss; for a negative loss, nine times its size above it.
     A first loss of 0 gives no scale.
@@ -155,11 +146,6 @@ def decay(record: Record, column: str) -> float:
     return slope(record["step"][after], record[column][after])
 
 
-def paired(first: Mapping[int, Record], second: Mapping[int, Record]) -> list[int]:
-    """The seeds that both methods have finished."""
-    return sorted(set(first) & set(second))
-
-
 class Overfitting(NamedTuple):
     """How far x overfits the validation rows along a run, and what an earlier end would gain."""
 
@@ -174,25 +160,22 @@ class Overfitting(NamedTuple):
 
 def overfitting(records: Records, experiment: Experiment, variant: str, method: str = "min-max") -> Overfitting | None:
     """Even trials choose the end by their test losses, odd ones report its gain; None where there are too few."""
-    runs = [
-        run for run in records.read(experiment, variant, method).values() if not diverged(run, int(run["step"][-1]))
-    ]
+    runs = [run for run in records.read(experiment, variant, method).values() if not diverged(run)]
     if len(runs) < 4:
         return None
     ends = [round(share * experiment.steps) for share in ENDS]
     tests = np.array([[final(run.until(end), "worst_test") for end in ends] for run in runs])
     best = int(np.argmin(tests[::2].mean(axis=0)))
     others = tests[1::2]
+    validation, test = (
+        float(np.mean([final(run, f"worst_{kind}") for run in runs])) for kind in ("validation", "test")
+    )
     return Overfitting(
-        _mean_final(runs, "worst_validation"),
-        _mean_final(runs, "worst_test"),
+        validation,
+        test,
         ends[best],
         float(others[:, best].mean()),
         float(others[:, -1].mean()),
         interval(others[:, best] - others[:, -1]),
         len(others),
     )
-
-
-def _mean_final(runs: Sequence[Record], column: str) -> float:
-    return float(np.mean([final(run, column) for run in runs]))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from bilevel.studies.paper import claims
 from bilevel.studies.statistics import Interval, interval, slope, variance_ratio
 
 
@@ -20,12 +21,12 @@ def test_the_interval_is_student_s():
     ("low", "high", "verdict"), [(-2, -1, "holds"), (-1, 1, "inconclusive"), (1, 2, "does not hold")]
 )
 def test_the_whole_interval_decides(low, high, verdict):
-    assert Interval((low + high) / 2, low, high, 5).below(0) == verdict
+    assert Interval((low + high) / 2, low, high, 5).within(-np.inf, 0) == verdict
     assert Interval((low + high) / 2, low, high, 5).within(-3, 0) == verdict
 
 
 def test_one_trial_decides_nothing():
-    assert interval(np.array([-5.0])).below(0) == "inconclusive"
+    assert interval(np.array([-5.0])).within(-np.inf, 0) == "inconclusive"
 
 
 def test_the_exponent_of_a_power_law():
@@ -38,7 +39,7 @@ def test_how_many_trials_would_decide():
     found = Interval(-0.5, -1.5, 0.5, 10)  # it reaches 1 to either side; half of that would leave 0 out
     assert found.trials_to(0.5) == 40
     assert found.trials_to(0.0) is None
-    assert found.trials_to_decide(-0.75, 5.0) == 160
+    assert claims._within("", found, -0.75, 5.0, 10).needed == 160
 
 
 def test_the_ratio_of_variances_is_1_where_sums_and_differences_are_uncorrelated():

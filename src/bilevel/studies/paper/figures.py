@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,92 +37,59 @@ Runs = Mapping[tuple[str, str], list[Record]]  # by experiment and method
 Panel = Callable[["Axes", Runs], list[Any]]  # draws, and returns the handles of a legend
 
 
-class PanelRow(NamedTuple):
-    """A quantity of a figure."""
-
-    label: str  # of the vertical axis
-    draw: Callable[[Any, Runs], list[Any]]  # fills one panel and returns the handles of the legend
-
-
 class Figure(NamedTuple):
-    """A figure of the paper."""
+    """A figure of the paper: a row of panels for each label of a vertical axis."""
 
     name: str
     title: str
     experiments: tuple[Experiment, ...]
-    rows: tuple[PanelRow, ...]
+    rows: Mapping[str, Panel]
 
 
-def column(name: str) -> Callable[[Record], np.ndarray]:
-    """A column of a run."""
-    return lambda run: run[name]
-
-
-def methods_along_steps(experiment: Experiment, name: str) -> Panel:
+def methods_along_steps(axes: Axes, runs: Runs, experiment: Experiment, name: str) -> list[Any]:
     """min-avg against min-max."""
-
-    def draw(axes: Axes, runs: Runs) -> list[Any]:
-        methods = {"min-avg": BLUE, "min-max": RED}
-        own = {method: _settled(axes, runs[experiment.name, method]) for method in methods}
-        return draw_lines(axes, [Line(method, own[method], column(name), methods[method]) for method in methods])
-
-    return draw
+    methods = {"min-avg": BLUE, "min-max": RED}
+    settled = {method: _settled(axes, runs[experiment.name, method]) for method in methods}
+    return draw_lines(axes, [Line(method, settled[method], itemgetter(name), methods[method]) for method in methods])
 
 
-def decay_along_steps(experiment: Experiment, name: str) -> Panel:
+def decay_along_steps(axes: Axes, runs: Runs, experiment: Experiment, name: str) -> list[Any]:
     """A squared norm over the steps, both logarithmic, and the slope -2/5."""
-
-    def draw(axes: Axes, runs: Runs) -> list[Any]:
-        settled = _settled(axes, runs[experiment.name, "min-max"])
-        own = [known for run in settled if len((known := _where_known(run, name)).step) > 1]
-        if not own:
-            axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=GREY)
-            return []
-        handles = draw_lines(axes, [Line("min-max", own, column(name), RED)])
-        handles += _slope(axes, own, name)
-        p = interval(np.array([statistics.decay(run, name) for run in own]))
-        axes.text(0.03, 0.05, f"exponent {p.text(2)}", transform=axes.transAxes, fontsize=8)
-        return handles
-
-    return draw
+    settled = _settled(axes, runs[experiment.name, "min-max"])
+    own = [known for run in settled if len((known := _where_known(run, name)).step) > 1]
+    if not own:
+        return _not_measured(axes)
+    handles = draw_lines(axes, [Line("min-max", own, itemgetter(name), RED)])
+    handles += _slope(axes, own, name)
+    p = interval(np.array([statistics.decay(run, name) for run in own]))
+    axes.text(0.03, 0.05, f"exponent {p.text(2)}", transform=axes.transAxes, fontsize=8)
+    return handles
 
 
-def along_steps(experiments: Mapping[int, Experiment]) -> Panel:
-    """The squared norm of batches over the steps for several numbers of tasks, on an axis of powers of two."""
-    return _tasks(experiments, "gradient_norm_squared", _smooth)
+def numbers_of_tasks(axes: Axes, runs: Runs, name: str, read: Callable[[Record], Record]) -> list[Any]:
+    """A squared norm over the steps for several numbers of tasks, on an axis of powers of two."""
+    own = {n: [read(run) for run in runs[e.name, "min-max"]] for n, e in TASKS.items()}
+    known = {f"n = {n}": [run for run in found if len(run.step)] for n, found in own.items()}
+    if not all(known.values()):
+        return _not_measured(axes)
+    handles = _three_lines(axes, known, name)
+    axes.set_yscale("log", base=2)
+    return handles
 
 
-def growth(experiments: Mapping[int, Experiment]) -> Panel:
-    """The quantity that Theorem 1 bounds, for several numbers of tasks."""
-    return _tasks(experiments, "residual", lambda run: _where_known(run, "residual"))
-
-
-def along_batches(experiments: Mapping[int, Experiment]) -> Panel:
+def along_batches(axes: Axes, runs: Runs) -> list[Any]:
     """The worst test loss for several sizes of batches."""
-
-    def draw(axes: Axes, runs: Runs) -> list[Any]:
-        lines = [
-            Line(f"batch {b}", runs[e.name, "min-max"], column("worst_test"), colour)
-            for (b, e), colour in zip(experiments.items(), (BLUE, GREEN, RED), strict=True)
-        ]
-        return draw_lines(axes, lines)
-
-    return draw
+    return _three_lines(axes, {f"batch {b}": runs[e.name, "min-max"] for b, e in BATCHES.items()}, "worst_test")
 
 
-def _tasks(experiments: Mapping[int, Experiment], name: str, read: Callable[[Record], Record]) -> Panel:
-    def draw(axes: Axes, runs: Runs) -> list[Any]:
-        own = {n: [read(run) for run in runs[e.name, "min-max"]] for n, e in experiments.items()}
-        known = {n: [run for run in found if len(run.step)] for n, found in own.items()}
-        if not all(known.values()):
-            axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=GREY)
-            return []
-        colours = zip(known.items(), (BLUE, GREEN, RED), strict=True)
-        handles = draw_lines(axes, [Line(f"n = {n}", found, column(name), colour) for (n, found), colour in colours])
-        axes.set_yscale("log", base=2)
-        return handles
+def _three_lines(axes: Axes, runs: Mapping[str, list[Record]], name: str) -> list[Any]:
+    colours = zip(runs.items(), (BLUE, GREEN, RED), strict=True)
+    return draw_lines(axes, [Line(label, own, itemgetter(name), colour) for (label, own), colour in colours])
 
-    return draw
+
+def _not_measured(axes: Axes) -> list[Any]:
+    axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=GREY)
+    return []
 
 
 def _smooth(run: Record) -> Record:
@@ -132,7 +101,7 @@ def _smooth(run: Record) -> Record:
 
 def _settled(axes: Axes, runs: list[Record]) -> list[Record]:
     """The runs that did not diverge; the panel says how many did."""
-    found = [run for run in runs if not statistics.diverged(run, int(run["step"][-1]))]
+    found = [run for run in runs if not statistics.diverged(run)]
     if len(found) < len(runs):
         text = f"{len(runs) - len(found)} of {len(runs)} diverged, not drawn"
         axes.text(0.97, 0.95, text, transform=axes.transAxes, fontsize=8, ha="right", va="top")
@@ -162,81 +131,57 @@ def _slope(axes: Axes, own: list[Record], name: str) -> list[Any]:
     return handles
 
 
-def _losses(name: str, experiment: Experiment) -> Figure:
-    """min-avg and min-max by validation and by test rows."""
-    rows = [
-        PanelRow(f"worst {kind} loss", methods_along_steps(experiment, f"worst_{kind}"))
-        for kind in ("validation", "test")
-    ]
-    return Figure(name, experiment.title, (experiment,), tuple(rows))
+def _methods(name: str, experiment: Experiment, columns: Mapping[str, str]) -> Figure:
+    """min-avg and min-max by some columns."""
+    rows = {
+        label: functools.partial(methods_along_steps, experiment=experiment, name=of) for label, of in columns.items()
+    }
+    return Figure(name, experiment.title, (experiment,), rows)
 
 
-def _sinusoids(name: str, experiment: Experiment) -> Figure:
-    """min-avg and min-max on seen and on unseen tasks: the lowest worst loss so far, as the paper draws it."""
-    columns = {"seen": "lowest_worst_test", "unseen": "lowest_unseen_worst_test"}
-    rows = [
-        PanelRow(f"lowest worst loss, {kind}", methods_along_steps(experiment, column))
-        for kind, column in columns.items()
-    ]
-    return Figure(name, experiment.title, (experiment,), tuple(rows))
-
-
+_LOSSES = {"worst validation loss": "worst_validation", "worst test loss": "worst_test"}
+# As the paper draws it.
+_LOWEST = {"lowest worst loss, seen": "lowest_worst_test", "lowest worst loss, unseen": "lowest_unseen_worst_test"}
 _BATCH, _BOUNDED = "squared norm, batches", "squared residual, all data"
+_DECAYS = {
+    _BATCH: functools.partial(decay_along_steps, experiment=FASHION, name="gradient_norm_squared"),
+    _BOUNDED: functools.partial(decay_along_steps, experiment=FASHION, name="residual"),
+}
+_GROWTHS = {
+    _BATCH: functools.partial(numbers_of_tasks, name="gradient_norm_squared", read=_smooth),
+    _BOUNDED: functools.partial(numbers_of_tasks, name="residual", read=lambda run: _where_known(run, "residual")),
+}
 FIGURES = {
     figure.name: figure
     for figure in (
-        _losses("1a", FASHION),
-        Figure(
-            "1b",
-            FASHION.title,
-            (FASHION,),
-            (
-                PanelRow(_BATCH, decay_along_steps(FASHION, "gradient_norm_squared")),
-                PanelRow(_BOUNDED, decay_along_steps(FASHION, "residual")),
-            ),
-        ),
-        _sinusoids("1c", SINUSOIDS[PRINTED]),
-        _sinusoids("1c-drawn", SINUSOIDS[DRAWN]),
-        _sinusoids("C.1", MORE_SINUSOIDS[PRINTED]),
-        _sinusoids("C.1-drawn", MORE_SINUSOIDS[DRAWN]),
-        _sinusoids("C.1-script", SCRIPT_SINUSOIDS),
-        _losses("2a", LETTER),
-        Figure(
-            "2b",
-            "Letter, more tasks",
-            tuple(TASKS.values()),
-            (PanelRow(_BATCH, along_steps(TASKS)), PanelRow(_BOUNDED, growth(TASKS))),
-        ),
-        Figure(
-            "2c",
-            "Letter, larger batches",
-            tuple(BATCHES.values()),
-            (PanelRow("worst test loss", along_batches(BATCHES)),),
-        ),
+        _methods("1a", FASHION, _LOSSES),
+        Figure("1b", FASHION.title, (FASHION,), _DECAYS),
+        _methods("1c", SINUSOIDS[PRINTED], _LOWEST),
+        _methods("1c-drawn", SINUSOIDS[DRAWN], _LOWEST),
+        _methods("C.1", MORE_SINUSOIDS[PRINTED], _LOWEST),
+        _methods("C.1-drawn", MORE_SINUSOIDS[DRAWN], _LOWEST),
+        _methods("C.1-script", SCRIPT_SINUSOIDS, _LOWEST),
+        _methods("2a", LETTER, _LOSSES),
+        Figure("2b", "Letter, more tasks", tuple(TASKS.values()), _GROWTHS),
+        Figure("2c", "Letter, larger batches", tuple(BATCHES.values()), {"worst test loss": along_batches}),
     )
 }
 
 
 def draw(figure: Figure, records: RecordFiles, shorter: Callable[[Experiment], Experiment]) -> list[Path]:
     """Saves a figure as PNG and PDF, and its numbers as CSV; returns the files."""
-    panels = {}
+    panels: dict[str, dict[tuple[str, str], dict[int, Record]]] = {}
     for variant in VARIANTS:
-        if not all(variant in e.methods for e in figure.experiments):
-            continue
-        runs = {
-            (e.name, m): records.read(shorter(e), variant, m) for e in figure.experiments for m in e.methods[variant]
-        }
-        if all(runs.values()):
-            panels[variant] = runs
+        if all(variant in e.methods for e in figure.experiments):
+            found = {
+                (e.name, method): records.read(shorter(e), variant, method)
+                for e in figure.experiments
+                for method in e.methods[variant]
+            }
+            panels |= {variant: found} if all(found.values()) else {}
     if not panels:
         return []
-    csv = records.folder / f"figure-{figure.name}.csv"
-    write_table(csv, _rows(panels))
-    return [csv, *_save(figure, panels, records.folder)]
-
-
-def _rows(panels: Mapping[str, Mapping]) -> list[dict[str, Any]]:
-    return [
+    rows = [
         {"variant": variant, "experiment": experiment, "method": method, "seed": seed}
         | {name: float(record[name][i]) for name in COLUMNS}
         for variant, runs in panels.items()
@@ -244,6 +189,9 @@ def _rows(panels: Mapping[str, Mapping]) -> list[dict[str, Any]]:
         for seed, record in own.items()
         for i in range(len(record["step"]))
     ]
+    csv = records.folder / f"figure-{figure.name}.csv"
+    write_table(csv, rows)
+    return [csv, *_save(figure, panels, records.folder)]
 
 
 def _save(figure: Figure, panels: Mapping[str, Mapping], folder: Path) -> list[Path]:
@@ -257,9 +205,11 @@ def _save(figure: Figure, panels: Mapping[str, Mapping], folder: Path) -> list[P
         FigureCanvasAgg(drawing)
         # Every row has one scale, so that the variants can be compared.
         grid = drawing.subplots(len(figure.rows), len(panels), sharex="col", sharey="row", squeeze=False)
-        handles, *_ = [_fill(row, own, panels) for row, own in zip(figure.rows, grid, strict=True)]
-        for axes, variant in zip(grid[0], panels, strict=True):
-            axes.set_title(f"{VARIANTS[variant]}\n{_trials(panels[variant])} trials", fontsize=9)
+        filled = zip(figure.rows.items(), grid, strict=True)
+        handles, *_ = [_fill(label, panel, row, panels) for (label, panel), row in filled]
+        for axes, (variant, runs) in zip(grid[0], panels.items(), strict=True):
+            few, many = (pick(map(len, runs.values())) for pick in (min, max))
+            axes.set_title(f"{VARIANTS[variant]}\n{many if few == many else f'{few} to {many}'} trials", fontsize=9)
         for axes in grid[-1]:
             axes.set_xlabel("step")
         names = [*(str(handle.get_label()) for handle in handles), "10 % to 90 % of the trials"]
@@ -271,15 +221,10 @@ def _save(figure: Figure, panels: Mapping[str, Mapping], folder: Path) -> list[P
     return files
 
 
-def _fill(row: PanelRow, grid: Sequence[Axes], panels: Mapping[str, Mapping]) -> list[Any]:
-    """One row of panels; the handles of the legend."""
+def _fill(label: str, panel: Panel, row: Sequence[Axes], panels: Mapping[str, Mapping]) -> list[Any]:
+    """Draws one row of panels; returns the handles of the legend."""
     handles: list[Any] = []
-    for axes, runs in zip(grid, panels.values(), strict=True):
-        handles = row.draw(axes, {key: list(own.values()) for key, own in runs.items()}) or handles
-    grid[0].set_ylabel(row.label)
+    for axes, runs in zip(row, panels.values(), strict=True):
+        handles = panel(axes, {key: list(own.values()) for key, own in runs.items()}) or handles
+    row[0].set_ylabel(label)
     return handles
-
-
-def _trials(runs: Mapping) -> str:
-    counts = {len(own) for own in runs.values()}
-    return str(max(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
