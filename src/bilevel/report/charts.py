@@ -99,40 +99,34 @@ def rounded(value: float) -> float | None:
 def line_chart(frame: Frame, title: str, description: str, unit: str) -> Chart:
     """A chart of a frame."""
     y = quantity(unit, [end for series in frame.series for end in series.band])
-    spec = base(260, len(frame.places) - 1) | {
-        "data": {"values": _long(frame)},
-        "encoding": {"x": {"field": "at", "type": "quantitative", "title": frame.axis, "scale": {"nice": False}}},
-        "layer": [*_bands(frame, y), _lines(frame, y), _ruler(frame)],
-    }
-    said = [f"{frame.at.format(number(as_place(x)))}: {_values_at(frame, k)}" for k, x in enumerate(frame.places)]
-    return Chart(title, description, spec, frame.axis, said, behind(frame, title))
-
-
-def _long(frame: Frame) -> list[Spec]:
-    """A row for each point of each line."""
-    return [
+    points = [
         {"at": as_place(x), "what": series.what, "whose": series.whose}
         | {end: rounded(own[k]) for end, own in zip(("value", "low", "high"), series.band, strict=True)}
         for series in frame.series
         for k, x in enumerate(frame.places)
     ]
+    bands = [_bands(frame, y)] if any(series.band.is_spread for series in frame.series) else []
+    spec = base(260, len(frame.places) - 1) | {
+        "data": {"values": points},
+        "encoding": {"x": {"field": "at", "type": "quantitative", "title": frame.axis, "scale": {"nice": False}}},
+        "layer": [*bands, _lines(frame, y), _ruler(frame)],
+    }
+    said = [f"{frame.at.format(number(as_place(x)))}: {_values_at(frame, k)}" for k, x in enumerate(frame.places)]
+    return Chart(title, description, spec, frame.axis, said, behind(frame, title))
 
 
-def _bands(frame: Frame, y: Spec) -> list[Spec]:
-    """The faint bands below the lines."""
-    if not any(series.band.is_spread for series in frame.series):
-        return []
+def _bands(frame: Frame, y: Spec) -> Spec:
     ends = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
     opacity = 0.2 if len(frame.series) < FAINT else 0.1
     own = {**ends, "color": _colours(frame), "detail": {"field": "whose"}}
-    return [{"mark": {"type": "area", "opacity": opacity, "line": False}, "encoding": own}]
+    return {"mark": {"type": "area", "opacity": opacity, "line": False}, "encoding": own}
 
 
 def _lines(frame: Frame, y: Spec) -> Spec:
     """The lines; a click on the legend highlights one of them."""
     whose = list(dict.fromkeys(series.whose for series in frame.series))
     dashed = ("whose", whose) if len(whose) > 1 else ("what", _whats(frame))
-    encoding: dict[str, Any] = {
+    encoding = {
         "y": {**y, "field": "value"},
         "color": _colours(frame),
         "strokeDash": nominal(*dashed, DASHES, STROKE),
@@ -147,20 +141,17 @@ def _lines(frame: Frame, y: Spec) -> Spec:
 
 def _ruler(frame: Frame) -> Spec:
     """A vertical line at the pointer or the slider, whose tooltip shows all values there."""
-    rows = [
-        {"k": k, "at": as_place(x), "tip": "\n".join([frame.at.format(number(as_place(x))), *_named(frame, k)])}
-        for k, x in enumerate(frame.places)
-    ]
+    rows = []
+    for k, x in enumerate(frame.places):
+        values = [f"{frame.name(series)}: {number(series.band.middle[k])}" for series in frame.series]
+        tip = "\n".join([frame.at.format(number(as_place(x))), *values])
+        rows.append({"k": k, "at": as_place(x), "tip": tip})
     return {
         "data": {"values": rows},
         "mark": {"type": "rule", "strokeWidth": 1, "color": "currentColor", "tooltip": TIP},
         "params": hovered(nearest=True),
         "encoding": {"opacity": {"condition": {"test": HERE, "value": 0.7}, "value": 0}},
     }
-
-
-def _named(frame: Frame, k: int) -> list[str]:
-    return [f"{frame.name(series)}: {number(series.band.middle[k])}" for series in frame.series]
 
 
 def _colours(frame: Frame) -> Spec:
@@ -174,7 +165,6 @@ def _whats(frame: Frame) -> list[str]:
 
 
 def _values_at(frame: Frame, k: int) -> str:
-    """All values at one place, as text."""
     parts: dict[str, list[str]] = {}
     for series in frame.series:
         parts.setdefault(series.whose, []).append(f"{series.what} = {number(series.band.middle[k], 4)}")
@@ -243,7 +233,6 @@ def _layers(values: Sequence[Spec], labels: Sequence[str], roles: Sequence[str])
 
 
 def _said(losses: Losses, i: int) -> str:
-    """The losses of one task, as text."""
     parts = [
         ", ".join(f"{role} = {number(float(band.middle[i]), 4)}" for role, band in own.items()) for _, own in losses
     ]

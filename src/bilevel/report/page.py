@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bilevel import Baselines, Result, Results, load
+from bilevel import Baselines, Result, Results, __version__, load
 from bilevel._core import array_files
 from bilevel._core.files import FilePath, target_file, write_whole
 from bilevel.diagnostics.certificate import Certificate
@@ -48,7 +48,8 @@ def write(
     """Writes the page of one or several runs, with `section` first. `Result.report` describes the other arguments."""
     runs = _runs("result", result)
     others = None if against is None else _runs("against", against)
-    _check_certificate(certificate, runs)
+    if certificate is not None:
+        _check_certificate(certificate, runs)
     if title is not None and not isinstance(title, str):
         raise TypeError(f"report(title={title!r}): it needs a text, or None for the solver's name.")
     target = target_file(path, f"report({_shown(path)})")
@@ -84,8 +85,6 @@ def _runs(argument: str, given: Any) -> list[Result]:
 
 
 def _check_certificate(certificate: Any, runs: Sequence[Result]) -> None:
-    if certificate is None:
-        return
     if not isinstance(certificate, Certificate):
         raise TypeError(f"report(certificate=...) got {type(certificate).__name__}: it needs what bl.certify returns.")
     if len(certificate.losses) != len(runs[0].y):
@@ -96,7 +95,6 @@ def _check_certificate(certificate: Any, runs: Sequence[Result]) -> None:
 
 
 def _baselines(given: Any, runs: Sequence[Result]) -> Baselines | None:
-    """The given baselines, or those of the first run that has some."""
     if given is None:
         return next((known for run in runs if (known := run.baselines) is not None), None)
     if not isinstance(given, Baselines) or len(given.names) != len(np.asarray(given.values)):
@@ -107,7 +105,6 @@ def _baselines(given: Any, runs: Sequence[Result]) -> Baselines | None:
 def _labelled(
     runs: list[Result], others: list[Result] | None, known: Baselines | None, labels: tuple[str, str] | None
 ) -> tuple[Subject, Subject | None]:
-    """Both subjects with different labels and the baselines of their tasks."""
     label = labels[0] if labels else solver_title(runs[0])
     subject = Subject(label, runs, _of_tasks(runs[0], known))
     if others is None:
@@ -127,7 +124,6 @@ def _of_tasks(run: Result, known: Baselines | None) -> Baselines | None:
 
 
 def _facts(subject: Subject) -> list[tuple[str, str]]:
-    """The numbers at the top."""
     bands = [
         (f"{name} {role} loss", getattr(subject, name)(role)) for role in subject.roles for name in ("worst", "mean")
     ]
@@ -138,7 +134,6 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
 
 
 def _charts(subject: Subject, other: Subject | None) -> dict[str, list[Chart]]:
-    """The charts, by the section that they are in."""
     both = [subject] if other is None else [subject, other]
     spread = " The lines are medians over the runs, the bands go from the 10 % to the 90 % quantile."
     said = spread if any(one.is_several for one in both) else ""
@@ -185,10 +180,11 @@ def renderer() -> Callable[..., str]:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "json": lambda value: markupsafe.Markup(_as_json(value))}
-    # Vega, Vega-Lite and Vega-Embed in one script, which loads nothing from the network.
+    packages = [(name, importlib.metadata.version(name)) for name in ("jax", "numpy")]
     environment.globals |= {
+        # Vega, Vega-Lite and Vega-Embed in one script, which loads nothing from the network.
         "library": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
-        "versions": _versions(),
+        "versions": [("bilevel", __version__), *packages, ("python", platform.python_version())],
     }
     return environment.get_template("page.html").render
 
@@ -196,13 +192,6 @@ def renderer() -> Callable[..., str]:
 def _as_json(value: Any) -> str:
     """JSON for a script element: nothing in it ends the element or begins a comment."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _versions() -> list[tuple[str, str]]:
-    from bilevel import __version__
-
-    packages = [(name, importlib.metadata.version(name)) for name in ("jax", "numpy")]
-    return [("bilevel", __version__), *packages, ("python", platform.python_version())]
 
 
 def results_of(path: Path) -> Result | Results:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bilevel import Baselines, Result
 from bilevel._core.averages import mean
+from bilevel.results.plots.entries import without_common_ends
 from bilevel.results.plots.panels import over_steps, spread
+from bilevel.weightings.baselines import WorstRegret
 
 # The rows that losses are measured on, in the order of columns, and the attribute of an iterate that holds them.
 ROLES = {"validation": "losses", "selection": "selection_losses", "test": "test_losses"}
@@ -51,7 +52,7 @@ class Subject:
 
     @property
     def is_several(self) -> bool:
-        """Whether there are several runs, and so a spread to show."""
+        """Whether there are several runs."""
         return len(self.runs) > 1
 
     @property
@@ -94,17 +95,16 @@ class Subject:
         assert known is not None
         return Band.over(np.stack([known.regrets(getattr(run.last, ROLES[role])) for run in self.alike]))
 
-    def worst_regrets(self, role: str, iterate: str = "last") -> list[tuple[float, str]]:
+    def worst_regrets(self, role: str, iterate: str = "last") -> list[WorstRegret]:
         """The largest regret of each run and its task; empty if baselines are not known."""
         known = self.baselines
         if known is None:
             return []
-        found = [known.worst_regret(getattr(getattr(run, iterate), ROLES[role])) for run in self.alike]
-        return [(worst.value, worst.task) for worst in found]
+        return [known.worst_regret(getattr(getattr(run, iterate), ROLES[role])) for run in self.alike]
 
     def worst_regret(self, role: str, iterate: str = "last") -> np.ndarray:
         """The largest regret of each run."""
-        return np.array([value for value, _ in self.worst_regrets(role, iterate)])
+        return np.array([worst.value for worst in self.worst_regrets(role, iterate)])
 
     def worst(self, role: str) -> np.ndarray:
         """The largest loss of each run."""
@@ -149,26 +149,15 @@ def distinct(names: Iterable[str], length: int) -> list[str]:
         alike.setdefault(shortened(name, length), set()).add(name)
     found: dict[str, None] = {}
     for name in names:
-        same = alike[shortened(name, length)]
-        short, number = shortened(name if len(same) == 1 else _inner(name, list(same)), length), 1
+        same = list(alike[shortened(name, length)])
+        inner = name if len(same) == 1 else without_common_ends(same, kept=7)[same.index(name)]
+        short, number = shortened(inner, length), 1
         own = short
         while own in found:
             number += 1
             own = f"{short} ({number})"
         found[own] = None
     return list(found)
-
-
-def _inner(name: str, names: Sequence[str]) -> str:
-    """A name without the common beginning and end of all names; some letters before the difference stay."""
-    head = max(0, _shared(names) - 7)
-    tail = _shared([other[head:][::-1] for other in names])
-    return "…" * (head > 0) + name[head : len(name) - tail] + "…" * (tail > 0)
-
-
-def _shared(names: Sequence[str]) -> int:
-    """The length of the common beginning of all names."""
-    return len(list(itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))))
 
 
 # ------------------------------------------------------------------ numbers over the steps, or over the share of tasks
@@ -197,20 +186,14 @@ class Frame(NamedTuple):
 
 def losses_over_steps(subjects: Sequence[Subject]) -> Frame:
     """The worst and the mean validation loss, and the worst loss on other rows."""
-    quantities: list[tuple[str, Callable[[Result], np.ndarray], str]] = [
-        ("worst", lambda run: run.history.worst, "validation"),
-        ("mean", lambda run: run.history.mean, "validation"),
-    ]
-    quantities += [
-        (f"worst on {role} rows", lambda run, role=role: run.history[role].max(axis=1), role)
-        for role in ("selection", "test")
-    ]
-    lines = [
-        (what, subject, [of(run) for run in subject.runs])
-        for subject in subjects
-        for what, of, role in quantities
-        if all(role in run.history for run in subject.runs)
-    ]
+    lines = []
+    for subject in subjects:
+        histories = [run.history for run in subject.runs]
+        lines += [("worst", subject, [history.worst for history in histories])]
+        lines += [("mean", subject, [history.mean for history in histories])]
+        for role in ("selection", "test"):
+            if all(role in history for history in histories):
+                lines.append((f"worst on {role} rows", subject, [history[role].max(axis=1) for history in histories]))
     return _over_steps(lines)
 
 
@@ -251,31 +234,23 @@ def weights_over_steps(subject: Subject) -> Frame | None:
     others = order[len(shown) :]
     if not len(others):
         return frame
-    ends = [_weights_of_others(runs, others, of, frame.places) for of in (np.median, np.min, np.max)]
+    ends = []
+    for of in (np.median, np.min, np.max):
+        steps, rows = over_steps(runs, [of(run.history.weights[:, others], axis=1) for run in runs])
+        ends.append(np.interp(frame.places, steps, of(rows, axis=0)))
     return frame._replace(series=[*frame.series, ChartLine(OTHERS, subject.label, Band(*ends))])
-
-
-def _weights_of_others(
-    runs: Sequence[Result], others: np.ndarray, of: Callable[..., np.ndarray], places: np.ndarray
-) -> np.ndarray:
-    steps, rows = over_steps(runs, [of(run.history.weights[:, others], axis=1) for run in runs])
-    return np.interp(places, steps, of(rows, axis=0))
 
 
 def shares(subjects: Sequence[Subject]) -> Frame:
     """The quantiles of the losses over the tasks, from the best task to the worst."""
-    shares = np.arange(101.0)
-    series = [
-        ChartLine(role, subject.label, Band.over(np.stack([_quantiles(run, role, shares) for run in subject.runs])))
-        for subject in subjects
-        for role in subject.roles
-    ]
+    shares, series = np.arange(101.0), []
+    for subject in subjects:
+        for role in subject.roles:
+            # NaN counts as the worst, and comes last.
+            losses = [np.sort(np.asarray(getattr(run.last, ROLES[role]), float)) for run in subject.runs]
+            rows = [own[np.ceil(shares / 100 * (len(own) - 1)).astype(int)] for own in losses]
+            series.append(ChartLine(role, subject.label, Band.over(np.stack(rows))))
     return Frame("share of tasks, %", shares, series, at="{} % of the tasks")
-
-
-def _quantiles(run: Result, role: str, shares: np.ndarray) -> np.ndarray:
-    losses = np.sort(np.asarray(getattr(run.last, ROLES[role]), float))  # NaN counts as the worst, and comes last
-    return losses[np.ceil(shares / 100 * (len(losses) - 1)).astype(int)]
 
 
 def _over_steps(lines: Sequence[tuple[str, Subject, list[np.ndarray]]]) -> Frame:

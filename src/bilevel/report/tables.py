@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bilevel import Result
 from bilevel.diagnostics.certificate import Certificate
 from bilevel.report.subject import ROLES, Band, Frame, Subject, shortened, thinned
 
@@ -18,6 +17,8 @@ ROWS = 21  # of the table behind a chart
 MEDIANS = "medians (and 10 % to 90 % quantiles)"
 LONGEST_TEXT = 20_000  # letters of a solver's repr
 EQUAL = 0.005  # a smaller relative difference counts as none
+# A status as a verb; others are verbs.
+ENDED = {"interrupted": "was interrupted", "callback failed": "ended by a callback that failed"}
 
 
 class Spread(NamedTuple):
@@ -82,14 +83,11 @@ def tasks(subject: Subject, against: Subject | None) -> PageTable:
     columns |= {f"{role}, best iterate": subject.losses(role, "best") for role in subject.roles}
     columns |= subject.metrics
     rows: list[list[Cell]] = [[subject.names[i], *(_cell(band, i) for band in columns.values())] for i in order]
-    return PageTable(_tasks_caption(subject, len(order)), ["task", *(shortened(name, 60) for name in columns)], rows)
-
-
-def _tasks_caption(subject: Subject, shown: int) -> str:
     count, runs = len(subject.names), len(subject.alike)
-    which = "All tasks" if shown == count else f"The {shown} worst of {number(count)} tasks"
-    of = f"; {MEDIANS} of {runs} runs" if runs > 1 else ""
-    return f"{which}, by their validation loss at the end of the run{of}. The best iterate has the lowest worst loss."
+    which = "All tasks" if len(order) == count else f"The {len(order)} worst of {number(count)} tasks"
+    by = "their validation loss at the end of the run" + (f"; {MEDIANS} of {runs} runs" if runs > 1 else "")
+    caption = f"{which}, by {by}. The best iterate has the lowest worst loss."
+    return PageTable(caption, ["task", *(shortened(name, 60) for name in columns)], rows)
 
 
 def worst_first(subject: Subject) -> np.ndarray:
@@ -117,7 +115,6 @@ def behind(frame: Frame, title: str) -> PageTable:
 
 
 def _cell(band: Band, i: int) -> float | Spread:
-    """A number of a task or at a place, with its spread if it has one."""
     own = Spread(*(float(end[i]) for end in band))
     return own if band.is_spread else own.middle
 
@@ -140,15 +137,11 @@ def iterates(subject: Subject) -> PageTable:
             losses = [np.asarray(getattr(getattr(run, name), ROLES[role]), float) for run in subject.runs]
             own += [float(np.median([of(one) for one in losses])) for of in (np.max, np.mean)]
         own += [float(np.median(subject.worst_regret(role, name))) for role in with_regrets]
-        rows.append([*own, _worst_tasks(subject, name)])
+        task, times = Counter(str(getattr(run, name).worst_task) for run in subject.runs).most_common(1)[0]
+        counted = f" ({times} of {len(subject.runs)} runs)" if subject.is_several else ""
+        rows.append([*own, shortened(task, 60) + counted])
     several = f" Medians of {len(subject.runs)} runs." if subject.is_several else ""
     return PageTable(f"The iterates that a result keeps.{several}", [*head, "worst task"], rows)
-
-
-def _worst_tasks(subject: Subject, iterate: str) -> str:
-    names = [str(getattr(run, iterate).worst_task) for run in subject.runs]
-    most = max(names, key=names.count)
-    return shortened(most, 60) + (f" ({names.count(most)} of {len(names)} runs)" if len(names) > 1 else "")
 
 
 def certificate(given: Certificate) -> PageTable:
@@ -164,26 +157,25 @@ def certificate(given: Certificate) -> PageTable:
 
 def settings(subjects: Sequence[Subject]) -> PageTable:
     """The settings of the runs, with a column for each subject."""
-    facts = {
-        "solver": [_solvers(s) for s in subjects],
-        "tasks": [number(len(s.names)) for s in subjects],
-        "steps": [_range([run.steps for run in s.runs]) for s in subjects],
-        "evaluations": [_range([run.history.evaluations for run in s.runs]) for s in subjects],
-        "seeds" if any(s.is_several for s in subjects) else "seed": [_seeds(s) for s in subjects],
-        "seconds": [_range([round(float(run.seconds), 2) for run in s.runs]) for s in subjects],
-        "of which compiling": [_range([round(float(run.compile_seconds), 2) for run in s.runs]) for s in subjects],
-    }
-    return PageTable("How the runs were made.", ["", *(s.label for s in subjects)], [[k, *v] for k, v in facts.items()])
+    names = ["solver", "tasks", "steps", "evaluations"]
+    names += ["seeds" if any(s.is_several for s in subjects) else "seed", "seconds", "of which compiling"]
+    rows: list[list[Cell]] = [list(row) for row in zip(names, *map(_settings, subjects), strict=True)]
+    return PageTable("How the runs were made.", ["", *(s.label for s in subjects)], rows)
 
 
-def _solvers(subject: Subject) -> str:
-    texts = dict.fromkeys(str(run.solver if isinstance(run.solver, str) else repr(run.solver)) for run in subject.runs)
-    return "\n".join(texts)[:LONGEST_TEXT]
-
-
-def _seeds(subject: Subject) -> str:
-    seeds = [str(int(run.seed)) for run in subject.runs]
-    return ", ".join(seeds[:20]) + (f" and {len(seeds) - 20} more" if len(seeds) > 20 else "")
+def _settings(subject: Subject) -> list[str]:
+    runs = subject.runs
+    solvers = dict.fromkeys(run.solver if isinstance(run.solver, str) else repr(run.solver) for run in runs)
+    seeds = [str(int(run.seed)) for run in runs]
+    return [
+        "\n".join(solvers)[:LONGEST_TEXT],
+        number(len(subject.names)),
+        _range([run.steps for run in runs]),
+        _range([run.history.evaluations for run in runs]),
+        ", ".join(seeds[:20]) + (f" and {len(seeds) - 20} more" if len(seeds) > 20 else ""),
+        _range([round(float(run.seconds), 2) for run in runs]),
+        _range([round(float(run.compile_seconds), 2) for run in runs]),
+    ]
 
 
 def _range(values: Sequence[float]) -> str:
@@ -201,7 +193,9 @@ def verdict(subject: Subject) -> str:
     worst, times = names.most_common(1)[0]
     loss, mean = subject.worst("validation"), subject.mean("validation")
     if not subject.is_several:
-        ended = f"{subject.label} {_ended(runs[0].status)} after {runs[0].steps:,} steps{_stands(runs[0])}"
+        run = runs[0]
+        stands = "" if run.verdict in ("not known", run.status) else f" ({run.verdict})"
+        ended = f"{subject.label} {ENDED.get(run.status, run.status)} after {run.steps:,} steps{stands}"
         losses = f"with a validation loss of {short(loss[0])}; the mean is {short(mean[0])}"
         return f"{ended}: the worst task is “{worst}” {losses}.{_regret(subject)}"
     counts = Counter(run.status for run in runs)
@@ -214,24 +208,13 @@ def verdict(subject: Subject) -> str:
 
 
 def _regret(subject: Subject) -> str:
-    """A further sentence with the worst regret on validation rows and its task; "" if baselines are not known."""
     found = subject.worst_regrets("validation")
     if not found:
         return ""
-    task, times = Counter(shortened(task, 60) for _, task in found).most_common(1)[0]
+    task, times = Counter(shortened(regret.task, 60) for regret in found).most_common(1)[0]
     whose = f"in {times} of {len(found)} runs that of “{task}”" if len(found) > 1 else f"that of “{task}”"
-    worst = float(np.median([value for value, _ in found]))
+    worst = float(np.median([regret.value for regret in found]))
     return f" The worst regret, a loss less what its task could reach, is {short(worst)}, {whose}."
-
-
-def _ended(status: str) -> str:
-    """The status of a run as a verb."""
-    return {"interrupted": "was interrupted", "callback failed": "ended by a callback that failed"}.get(status, status)
-
-
-def _stands(run: Result) -> str:
-    """Whether the loss of a run had stopped changing, unless its status says so."""
-    return "" if run.verdict in ("not known", run.status) else f" ({run.verdict})"
 
 
 def comparison(subject: Subject, against: Subject) -> list[str]:
@@ -240,17 +223,17 @@ def comparison(subject: Subject, against: Subject) -> list[str]:
     for role in subject.roles:
         if not against.has(role):
             continue
-        pairs = [
-            (name, float(np.median(getattr(subject, name)(role))), float(np.median(getattr(against, name)(role))))
-            for name in ("worst", "mean")
-        ]
-        pairs = [(f"{name} loss", own, other) for name, own, other in pairs]
-        own, other = subject.worst_regret(role), against.worst_regret(role)
-        if len(own) and len(other):
-            pairs.append(("worst regret", float(np.median(own)), float(np.median(other))))
-        parts = [
-            f"the {name} is {_change(own, other)} ({short(own)} against {short(other)})" for name, own, other in pairs
-        ]
+        both = (subject, against)
+        pairs = {
+            "worst loss": [one.worst(role) for one in both],
+            "mean loss": [one.mean(role) for one in both],
+            "worst regret": [one.worst_regret(role) for one in both],
+        }
+        parts = []
+        for name, values in pairs.items():
+            if all(map(len, values)):  # regrets may not be known
+                own, other = (float(np.median(of_runs)) for of_runs in values)
+                parts.append(f"the {name} is {_change(own, other)} ({short(own)} against {short(other)})")
         said.append(f"Against {against.label}, on {role} rows: {'; '.join(parts)}.")
     return said
 
@@ -270,20 +253,15 @@ def _change(own: float, other: float) -> str:
 
 
 def findings(subject: Subject) -> list[str]:
-    """The findings of the runs; if there are several runs, with their seeds."""
+    """The divergences and findings of the runs; if there are several runs, with their seeds."""
     seeds: dict[str, list[str]] = {}
     for run in subject.runs:
-        for sentence in _found(run):
+        messages = [run.message] if run.message and run.status not in ("converged", "finished") else []
+        for sentence in (*(event.line for event in run.divergences), *messages, *map(str, run.findings)):
             seeds.setdefault(sentence, []).append(str(int(run.seed)))
     if not subject.is_several:
         return list(seeds)
     return [f"Seed{'s' * (len(own) > 1)} {', '.join(own)}: {sentence}" for sentence, own in seeds.items()]
-
-
-def _found(run: Result) -> list[str]:
-    """The findings of one run as sentences, after its divergences."""
-    messages = [run.message] if run.message and run.status not in ("converged", "finished") else []
-    return [*(event.line for event in run.divergences), *messages, *map(str, run.findings)]
 
 
 def differing_tasks(subject: Subject) -> str | None:

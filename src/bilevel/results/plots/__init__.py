@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from bilevel._core.averages import mean
 from bilevel.results.plots.entries import (
@@ -22,7 +21,6 @@ from bilevel.results.plots.entries import (
     TITLE_SIZE,
     Entry,
     Plottable,
-    RunLike,
     plain_text,
     read_entries,
 )
@@ -53,6 +51,7 @@ __all__ = ["check_path", "plot"]
 SUFFIXES = (".png", ".pdf", ".svg")
 # Without dates, so that the same results give the same file.
 METADATA = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+WORST, MEAN = attrgetter("history.worst"), attrgetter("history.mean")
 
 
 def plot(
@@ -120,7 +119,6 @@ def check_path(path: str | os.PathLike[str], argument: str = "plot(path={!r})") 
 
 
 def _draw(entries: list[Entry], title: str | None, known: Baselines | None) -> Figure:
-    """The figure: two or more panels over the steps, one above the other, and the tasks to their right."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -128,7 +126,7 @@ def _draw(entries: list[Entry], title: str | None, known: Baselines | None) -> F
     alone = all(len(names) == 1 for entry in entries for names in entry.tasks)
     figure = Figure(figsize=(6.0, 3.8) if alone else (10.0, 6.0), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
-    measured = single and any(getattr(run.history, "metrics", {}) for run in entries[0].runs)
+    measured = single and any(run.history.metrics for run in entries[0].runs)
     with_regrets = [] if alone else of_same_tasks(entries, known)
     names = ["losses", "weights"] if single else ["worst", "mean"]
     names += ["regrets"] * bool(with_regrets) + ["metrics"] * measured
@@ -166,11 +164,10 @@ def _panels(figure: Figure, names: list[str], alone: bool) -> dict[str, Axes]:
 
 
 def _one(panels: dict[str, Axes], entry: Entry) -> None:
-    """Draws one result: its losses, weights and tasks."""
     losses, alone = panels["losses"], len(panels) == 1
-    lines = [Line("validation" if alone else "worst", entry.runs, _worst, COLOURS[0])]
+    lines = [Line("validation" if alone else "worst", entry.runs, WORST, COLOURS[0])]
     if not alone:
-        lines += [Line("mean", entry.runs, _mean, COLOURS[1])]
+        lines += [Line("mean", entry.runs, MEAN, COLOURS[1])]
     for rows in entry.held_out:
         lines += [_held_out(rows if alone else f"worst ({rows})", entry, rows)]
     handles, names = draw_lines(losses, lines), [line.label for line in lines]
@@ -205,13 +202,12 @@ def _metrics(axes: Axes, entry: Entry) -> None:
 
 
 def _several(panels: dict[str, Axes], entries: list[Entry]) -> None:
-    """Draws several results: their worst losses, their mean losses, and their tasks."""
-    lines = [Line(e.label, e.runs, _worst, e.colour, e.marker) for e in entries]
+    lines = [Line(e.label, e.runs, WORST, e.colour, e.marker) for e in entries]
     others = [_held_out(f"{entry.label} ({rows})", entry, rows) for entry in entries for rows in entry.held_out]
     draw_lines(panels["worst"], lines + others)
     panels["worst"].set_ylabel(_loss_label(entries) if len(panels) == 1 else f"worst {_loss_label(entries)}")
     if len(panels) > 1:
-        draw_lines(panels["mean"], [line._replace(of=_mean) for line in lines])
+        draw_lines(panels["mean"], [line._replace(of=MEAN) for line in lines])
         panels["mean"].set_ylabel("mean validation loss")
         draw_tasks(panels["tasks"], entries)
 
@@ -222,13 +218,4 @@ def _loss_label(entries: list[Entry]) -> str:
 
 
 def _held_out(label: str, entry: Entry, rows: str) -> Line:
-    """The worst loss on selection or test rows."""
     return Line(label, entry.runs, lambda run: run.history[rows].max(axis=1), entry.colour, entry.marker, rows)
-
-
-def _worst(run: RunLike) -> np.ndarray:
-    return run.history.worst
-
-
-def _mean(run: RunLike) -> np.ndarray:
-    return run.history.mean

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, TypeAlias
 
-if TYPE_CHECKING:
-    from bilevel.results.history import History, Iterate
+from bilevel.results.result import Result
 
 # Okabe and Ito, "Color universal design", 2008: distinguishable for all readers. Yellow is last, being faint on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -31,34 +30,14 @@ MARKED_POINTS = 20  # a line with this many points or fewer shows them
 LINES = {"validation": "-", "selection": ":", "test": "--"}
 
 
-@runtime_checkable
-class RunLike(Protocol):
-    """What a plot needs of a `Result`."""
-
-    @property
-    def solver(self) -> object:
-        """The solver, or its text."""
-        ...
-
-    @property
-    def last(self) -> Iterate:
-        """The last iterate."""
-        ...
-
-    @property
-    def history(self) -> History:
-        """The run as it was evaluated."""
-        ...
-
-
-Plottable = RunLike | Sequence[RunLike] | Sequence[Sequence[RunLike]] | Mapping[str, RunLike | Sequence[RunLike]]
+Plottable = Result | Sequence[Result] | Sequence[Sequence[Result]] | Mapping[str, Result | Sequence[Result]]
 
 
 class Entry(NamedTuple):
     """One thing to draw: runs that belong together, under one label."""
 
     label: str
-    runs: list[RunLike]
+    runs: list[Result]
     number: int
 
     @property
@@ -105,11 +84,10 @@ def read_entries(results: Plottable, labels: str | Sequence[str] | None) -> list
     return [Entry(str(label), own, i) for i, (label, own) in enumerate(zip(labels, runs, strict=True))]
 
 
-def _runs(item: object, place: str) -> list[RunLike]:
-    """The runs of a `Result`, a `Results` or a list."""
-    if isinstance(item, RunLike):
+def _runs(item: object, place: str) -> list[Result]:
+    if isinstance(item, Result):
         return [item]
-    if isinstance(item, str) or not isinstance(item, Sequence) or not all(isinstance(run, RunLike) for run in item):
+    if isinstance(item, str) or not isinstance(item, Sequence) or not all(isinstance(run, Result) for run in item):
         kind = type(item).__name__
         raise TypeError(f"plot({place}) got {kind}: it needs a Result or Results, or a list or dict of them.")
     if not len(item):
@@ -117,7 +95,7 @@ def _runs(item: object, place: str) -> list[RunLike]:
     return list(item)
 
 
-def _own_labels(runs: Sequence[Sequence[RunLike]]) -> list[str]:
+def _own_labels(runs: Sequence[Sequence[Result]]) -> list[str]:
     """The solvers' names, with their weightings or else with numbers if two are the same."""
     solvers = [own[0].solver for own in runs]
     names = [s.partition("(")[0] if isinstance(s, str) else type(s).__name__ for s in solvers]
@@ -140,10 +118,15 @@ def plain_text(words: str, length: int) -> str:
 def short_names(names: Sequence[str], length: int) -> list[str]:
     """Short names. From long ones a common beginning and end is removed first, so that they still differ."""
     if len(names) > 1 and max(map(len, names)) > length:
-        head = max(0, _shared(names) - 4)  # a few letters of it stay
-        tail = _shared([name[head:][::-1] for name in names])
-        names = ["…" * (head > 0) + name[head : len(name) - tail] + "…" * (tail > 0) for name in names]
+        names = without_common_ends(names, kept=4)
     return [plain_text(name, length) for name in names]
+
+
+def without_common_ends(names: Sequence[str], kept: int) -> list[str]:
+    """Names without their common beginning, of which the last `kept` letters stay, and without their common end."""
+    head = max(0, _shared(names) - kept)
+    tail = _shared([name[head:][::-1] for name in names])
+    return ["…" * (head > 0) + name[head : len(name) - tail] + "…" * (tail > 0) for name in names]
 
 
 def _shared(names: Sequence[str]) -> int:

@@ -5,6 +5,7 @@ Below them are the legends, and the numbers that are drawn: medians, bands, and 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +21,6 @@ from bilevel.results.plots.entries import (
     PALE,
     Entry,
     Look,
-    RunLike,
     line_look,
     plain_text,
     short_names,
@@ -77,7 +77,7 @@ def draw_lines(axes: Axes, lines: list[Line]) -> list[Line2D]:
 
 
 def _curve(axes: Axes, at: np.ndarray, values: np.ndarray, label: str, look: Look) -> Line2D:
-    """Draws the median over the runs (first axis) and the band around it; returns the handle for a legend."""
+    """Draws the median over the runs (first axis) and the band around it."""
     middle, low, high = spread(values)
     [handle] = axes.plot(at, middle, label=label, **look)
     if len(values) > 1:
@@ -119,7 +119,7 @@ def _one_line(axes: Axes, at: np.ndarray, values: np.ndarray) -> Line2D:
 def _heaviest(entry: Entry) -> tuple[list[str], list[np.ndarray]]:
     """The tasks' names, heaviest first, and their places in every run; ranks where the runs' tasks differ."""
     weights, tasks = [run.last.weights for run in entry.runs], entry.tasks
-    if any(getattr(run.history, "tasks", None) is not None for run in entry.runs):  # only some tasks have columns
+    if any(run.history.tasks is not None for run in entry.runs):  # only some tasks have columns
         weights = [run.history.weights[-1] for run in entry.runs]
         tasks = [tuple(column_names(run.history, own)) for run, own in zip(entry.runs, tasks, strict=True)]
     if all(np.ptp(run.history.weights) < 1e-6 for run in entry.runs):
@@ -182,7 +182,8 @@ def _ranks(axes: Axes, entries: Sequence[Entry]) -> list[Line2D]:
     handles, seen, count = [], [], 1
     for entry in entries:
         for label, rows, losses in _final(entry):
-            values = padded([-np.sort(-np.asarray(own, float)) for own in losses])
+            sorted_losses = [-np.sort(-np.asarray(own, float)) for own in losses]
+            values = np.transpose(list(itertools.zip_longest(*sorted_losses, fillvalue=np.nan)))
             ranks = np.arange(1, values.shape[1] + 1)
             look = line_look(entry.colour, entry.marker, rows, len(ranks))
             handles.append(_curve(axes, ranks, values, label, look))
@@ -218,7 +219,7 @@ def _scale(axes: Axes, which: str, values: list[np.ndarray]) -> None:
 def baselines_of(entries: Sequence[Entry], given: object) -> Baselines | None:
     """The given baselines, or the first that a run knows, with the names of the tasks."""
     if given is None:
-        known = (getattr(run, "baselines", None) for entry in entries for run in entry.runs)
+        known = (run.baselines for entry in entries for run in entry.runs)
         return next((own for own in known if own is not None), None)
     names = entries[0].tasks[0]
     one_per_task("baselines", values_of(given), len(names), of="plot")
@@ -240,7 +241,7 @@ def draw_regrets(axes: Axes, entries: Sequence[Entry], known: Baselines, single:
         Line(
             _regret_label(entry, rows, known, single),
             entry.runs,
-            _worst_regret(rows, known),
+            lambda run, rows=rows: np.array([known.worst_regret(losses).value for losses in run.history[rows]]),
             entry.colour,
             entry.marker,
             rows,
@@ -259,15 +260,6 @@ def _regret_label(entry: Entry, rows: str, known: Baselines, single: bool) -> st
         return rows if single else f"{entry.label} ({rows})"
     task = known.worst_regret(entry.runs[0].history[rows][-1]).task
     return f"{rows}: {plain_text(task, KEY_LENGTH)}"
-
-
-def _worst_regret(rows: str, known: Baselines) -> Callable[[RunLike], np.ndarray]:
-    """A function from a run to its worst regret at every evaluation."""
-
-    def of(run: RunLike) -> np.ndarray:
-        return np.array([known.worst_regret(losses).value for losses in run.history[rows]])
-
-    return of
 
 
 # ------------------------------------------------------------------ legends
@@ -340,14 +332,6 @@ def spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         own = own[~np.isnan(own)]
         low[i], middle[i], high[i] = np.quantile(own, quantiles) if own.size else (np.nan,) * 3
     return middle, low, high
-
-
-def padded(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Rows of unequal length, stacked and filled up with NaN."""
-    stacked = np.full((len(rows), max(map(len, rows))), np.nan)
-    for row, values in zip(stacked, rows, strict=True):
-        row[: len(values)] = values
-    return stacked
 
 
 def log_limits(values: Sequence[np.ndarray]) -> tuple[float, float] | None:
