@@ -11,7 +11,6 @@ with the cross-entropy or the squared error. Inputs are standardised, and so are
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,8 @@ import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 from threadpoolctl import threadpool_limits
+
+from bilevel.estimators.tables.columns import CLASSIFICATION
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 UNTUNED = 1e-2  # the penalty if there are too few rows to choose one
@@ -41,15 +42,36 @@ class BaselineRows(NamedTuple):
         return BaselineRows(self.X[rows], self.target[rows], self.task[rows], self.classes)
 
 
+class StandardTarget:
+    """Targets as numbers: those of classes, or values that are standardised by training rows."""
+
+    def __init__(self, kind: str, target: np.ndarray, train: np.ndarray):
+        self.labels, self.centre, self.scale = np.empty(0), 0.0, 1.0
+        if kind == CLASSIFICATION:
+            self.labels, self.numbers = np.unique(target, return_inverse=True)
+            return
+        own = target[train]
+        self.centre, self.scale = float(own.mean()), float(own.std()) or 1.0
+        self.numbers = self.standard(target)
+
+    def standard(self, outputs: np.ndarray) -> np.ndarray:
+        """Standardises values; returns probabilities as they are."""
+        return (outputs - self.centre) / self.scale if outputs.ndim == 1 else outputs
+
+    def rows(self, X: np.ndarray, chosen: np.ndarray, task: np.ndarray) -> BaselineRows:
+        """The rows that are chosen; inputs and tasks are of these rows only."""
+        return BaselineRows(X, self.numbers[chosen], task, len(self.labels))
+
+
 def pooled(train: BaselineRows, test: BaselineRows, tasks: int, seed: int) -> np.ndarray:
     """Predictions of one model for all tasks for the test rows: probabilities of all classes, or values."""
-    inputs = [_with_task(rows, tasks) for rows in (train, test)]
-    model = _tuned(inputs[0], train.target, train.classes, seed)
-    return _outputs(model, inputs[1], train.classes)
+    model = _tuned(_with_task(train, tasks), train.target, train.classes, seed)
+    return _outputs(model, _with_task(test, tasks), train.classes)
 
 
-def one_each(train: BaselineRows, test: BaselineRows, tasks: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For one task after the other, the numbers of its test rows and the predictions of its own model."""
+def one_each(train: BaselineRows, test: BaselineRows, tasks: int, seed: int) -> np.ndarray:
+    """Likewise the predictions of one model for each task."""
+    found = np.empty((len(test.task), train.classes) if train.classes else len(test.task))
     shares = np.bincount(train.target, minlength=train.classes) / len(train.target) if train.classes else np.empty(0)
     of_train, of_test = (by_task(rows.task, tasks) for rows in (train, test))
     with threadpool_limits(1, "blas"):  # in small products, several threads would wait for each other
@@ -59,10 +81,11 @@ def one_each(train: BaselineRows, test: BaselineRows, tasks: int, seed: int) -> 
                 continue
             if train.classes and len(np.unique(own.target)) < 2:
                 count = np.bincount(own.target, minlength=train.classes)
-                yield asked, np.tile((count + shares) / (len(own.target) + 1), (len(asked), 1))
+                found[asked] = (count + shares) / (len(own.target) + 1)
                 continue
             model = _tuned(own.X, own.target, train.classes, seed)
-            yield asked, _outputs(model, test.X[asked], train.classes)
+            found[asked] = _outputs(model, test.X[asked], train.classes)
+    return found
 
 
 def by_task(task: np.ndarray, tasks: int) -> list[np.ndarray]:
@@ -87,21 +110,23 @@ def _with_task(rows: BaselineRows, tasks: int) -> Any:
 
 def _tuned(X: Any, target: np.ndarray, classes: int, seed: int) -> Any:
     """A model with the penalty that does best on a quarter of the rows, stratified by class or by size of target."""
-    order = np.random.default_rng(seed).permutation(len(target))
-    order = order[np.argsort(target[order], kind="stable")]
+    order = shuffled_by_target(target, seed)
     order = order[:: max(1, -(-len(order) // TUNING))]
-    held = np.zeros(len(order), bool)
-    held[1::4] = True
-    fitting, judging = order[~held], order[held]
+    judging = order[1::4]
+    fitting = np.delete(order, np.s_[1::4])
     if len(order) < FEWEST or (classes and len(np.unique(target[fitting])) < 2):
         return _fitted(X, target, classes, UNTUNED)
-    found = [
-        np.mean(
-            losses(_outputs(_fitted(X[fitting], target[fitting], classes, p), X[judging], classes), target[judging])
-        )
-        for p in PENALTIES
-    ]
+    found = []
+    for penalty in PENALTIES:
+        model = _fitted(X[fitting], target[fitting], classes, penalty)
+        found.append(np.mean(losses(_outputs(model, X[judging], classes), target[judging])))
     return _fitted(X, target, classes, PENALTIES[int(np.argmin(found))])
+
+
+def shuffled_by_target(target: np.ndarray, seed: int) -> np.ndarray:
+    """The numbers of all rows by class or by size of target; rows with equal targets are in random order."""
+    order = np.random.default_rng(seed).permutation(len(target))
+    return order[np.argsort(target[order], kind="stable")]
 
 
 def _fitted(X: Any, target: np.ndarray, classes: int, penalty: float) -> Any:

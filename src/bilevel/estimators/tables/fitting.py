@@ -13,40 +13,17 @@ import numpy as np
 from bilevel import estimators, split
 from bilevel._core.values import suggestion
 from bilevel.estimators.tables import baseline_models, columns, judging, reading
-from bilevel.estimators.tables.columns import (
-    CLASSIFICATION,
-    REGRESSION,
-    Encoder,
-    Outcomes,
-    TableColumn,
-    TableColumns,
-    others_than_numbers,
-)
+from bilevel.estimators.tables.columns import CLASSIFICATION, Encoder, Outcomes, TableColumns, others_than_numbers
 from bilevel.estimators.tables.judging import AVERAGE, ONE_EACH, POOLED, ROBUST, TaskScores, Verdict
-from bilevel.estimators.tables.reading import Coded, InputError, Table, Values, rows_of
+from bilevel.estimators.tables.reading import Coded, InputError, Table, rows_of
 from bilevel.estimators.tables.settings import Settings
 
-ESTIMATORS = {
-    ("representation", CLASSIFICATION): "RobustRepresentationClassifier",
-    ("representation", REGRESSION): "RobustRepresentationRegressor",
-    ("kernel", CLASSIFICATION): "RobustKernelClassifier",
-    ("kernel", REGRESSION): "RobustKernelRegressor",
-}
 OWN = ("weighting", "max_iter", "random_state", "verbose", "network")  # set by options, or impossible in a file
 SHOWN = 6  # names or classes in a line
 WORDS = {"number": "numbers", "category": "categories", "date": "dates"}
 OTHERWISE = "If this is wrong: --kind, --number, --category, --date, --exclude."
 
 Say = Callable[[str], None]
-
-
-class Data(NamedTuple):
-    """The rows that have a target and a task, with their inputs."""
-
-    outcomes: Outcomes
-    columns: list[TableColumn]
-    values: Mapping[str, Values]
-    left_out: Mapping[str, str]
 
 
 class Fitted(NamedTuple):
@@ -73,24 +50,22 @@ def fit(settings: Settings, say: Say, halted: Callable[[], bool] = lambda: False
         halted: whether Ctrl-C was pressed; a run of the solver then ends early without an exception.
     """
     began = time.monotonic()
-    data = inferred(settings, say)
-    found = data.outcomes
+    found, inputs = inferred(settings, say)
     model = _estimator(settings, found.kind)
     held = held_out(found, settings.test, settings.smallest, settings.seed)
     train, test = np.flatnonzero(~held), np.flatnonzero(held)
-    encoder = Encoder.fitted(data.columns, data.values, train)
+    encoder = Encoder.fitted(inputs.columns, inputs.values, train)
     say(f"Held out from everything: {len(test):,} of {len(held):,} rows; {encoder.width} inputs.")
-    matrices = encoder.matrix(data.values, train), encoder.matrix(data.values, test)
+    matrices = encoder.matrix(inputs.values, train), encoder.matrix(inputs.values, test)
     outputs, fitted = _ours(model, found, train, test, matrices, say, halted)
     codes, names = found.tasks
-    target = StandardTarget(found, train)
-    rows = [
-        baseline_models.BaselineRows(X, target.numbers[own], codes[own], target.classes)
-        for X, own in zip(matrices, (train, test), strict=True)
-    ]
+    target = baseline_models.StandardTarget(found.kind, found.target, train)
+    known, asked = target.rows(matrices[0], train, codes[train]), target.rows(matrices[1], test, codes[test])
+    say("Fitting the baseline models: one pooled model, with the task as a column, and one model a task.")
     outputs = {name: target.standard(own) for name, own in outputs.items()}
-    outputs |= _baselines(rows, len(names), settings, say)
-    judged = judging.Outputs(rows[1].target, rows[1].task, {name: outputs[name] for name in judging.MODELS})
+    outputs[ONE_EACH] = baseline_models.one_each(known, asked, len(names), settings.seed)
+    outputs[POOLED] = baseline_models.pooled(known, asked, len(names), settings.seed)
+    judged = judging.Outputs(asked.target, asked.task, {name: outputs[name] for name in judging.MODELS})
     weights = {str(label): weight for label, weight in fitted[ROBUST].task_weights_.items()}
     lines = judged.lines(names, np.bincount(codes, minlength=len(names)), weights)
     answer = judging.verdict(judged.losses(), judged.task, names, settings.seed)
@@ -98,13 +73,13 @@ def fit(settings: Settings, say: Say, halted: Callable[[], bool] = lambda: False
     kept = fitted[AVERAGE if settings.weighting == "min-avg" else ROBUST]
     if settings.refit:
         say("Fitting the heads to all rows.")
-        kept.adapt(encoder.matrix(data.values, np.arange(len(held))), found.target, found.tasks.texts())
+        kept.adapt(encoder.matrix(inputs.values, np.arange(len(held))), found.target, found.tasks.texts())
     took = time.monotonic() - began
-    return Fitted(settings, found.kind, encoder, data.left_out, lines, answer, kept, results, len(held), took)
+    return Fitted(settings, found.kind, encoder, inputs.left_out, lines, answer, kept, results, len(held), took)
 
 
-def inferred(settings: Settings, say: Say) -> Data:
-    """Reads the file, infers its columns, and tells the user."""
+def inferred(settings: Settings, say: Say) -> tuple[Outcomes, TableColumns]:
+    """Reads the file, infers its columns, and tells the user. Returns the rows that have a target and a task."""
     table = reading.read(Path(settings.data), settings.separator, settings.encoding)
     for option in ("exclude", "number", "category", "date"):
         for name in getattr(settings, option):
@@ -115,11 +90,9 @@ def inferred(settings: Settings, say: Say) -> Data:
     found = columns.infer_columns(table, reasons, settings.kinds)
     for line in described(table, settings, own, found):
         say(line)
-    if len(own.rows) == table.rows:
-        values: Mapping[str, Values] = found.values
-    else:
-        values = {name: rows_of(values, own.rows) for name, values in found.values.items()}
-    return Data(own, found.columns, values, found.left_out)
+    if len(own.rows) < table.rows:
+        found = found._replace(values={name: rows_of(values, own.rows) for name, values in found.values.items()})
+    return own, found
 
 
 def held_out(outcomes: Outcomes, share: float, smallest: int, seed: int) -> np.ndarray:
@@ -154,7 +127,7 @@ def held_out(outcomes: Outcomes, share: float, smallest: int, seed: int) -> np.n
 
 
 def _estimator(settings: Settings, kind: str) -> Any:
-    name = ESTIMATORS[settings.model, kind]
+    name = f"Robust{settings.model.title()}{'Classifier' if kind == CLASSIFICATION else 'Regressor'}"
     model = getattr(estimators, name)(random_state=settings.seed, verbose=not settings.quiet)
     known = sorted(set(model.get_params()) - set(OWN))
     for parameter in settings.parameters:
@@ -199,50 +172,20 @@ def _ours(
     return outputs, fitted
 
 
-class StandardTarget:
-    """Targets as numbers: those of classes, or values that are standardised by training rows."""
-
-    def __init__(self, found: Outcomes, train: np.ndarray):
-        self.classes, self.centre, self.scale = 0, 0.0, 1.0
-        if found.kind == CLASSIFICATION:
-            labels, self.numbers = np.unique(found.target, return_inverse=True)
-            self.classes = len(labels)
-            return
-        own = found.target[train]
-        self.centre, self.scale = float(own.mean()), float(own.std()) or 1.0
-        self.numbers = self.standard(found.target)
-
-    def standard(self, outputs: np.ndarray) -> np.ndarray:
-        """Standardises values; returns probabilities as they are."""
-        return (outputs - self.centre) / self.scale if outputs.ndim == 1 else outputs
-
-
-def _baselines(
-    rows: list[baseline_models.BaselineRows], tasks: int, settings: Settings, say: Say
-) -> dict[str, np.ndarray]:
-    train, test = rows
-    say("Fitting the baseline models: one pooled model, with the task as a column, and one model a task.")
-    shape = (len(test.target), train.classes) if train.classes else (len(test.target),)
-    own = np.empty(shape)
-    for places, outputs in baseline_models.one_each(train, test, tasks, settings.seed):
-        own[places] = outputs
-    return {POOLED: baseline_models.pooled(train, test, tasks, settings.seed), ONE_EACH: own}
-
-
 # ------------------------------------------------------------------ what was inferred, in words
 
 
 def described(table: Table, settings: Settings, own: Outcomes, found: TableColumns) -> list[str]:
     """Lines for the user about the table, and what was inferred from it."""
-    separated = {None: "", ",": "", "\t": ", separated by tabs"}.get(
-        table.separator, f", separated by {table.separator!r}"
-    )
+    known = {None: "", ",": "", "\t": ", separated by tabs"}
+    separated = known.get(table.separator, f", separated by {table.separator!r}")
     sizes = np.bincount(own.tasks.codes)
+    count = int(np.sum(sizes < settings.smallest))
+    small = f"; {count:,} with fewer than {settings.smallest} rows are fitted and not scored" if count else ""
     lines = [
         f"{table.path}: {table.rows:,} rows, {len(table.columns)} columns{separated}",
         f"  target      {settings.target}: {_described_target(own)}",
-        f"  task        {settings.task}: {len(sizes):,} tasks of {sizes.min():,} to {sizes.max():,} rows"
-        + _small(sizes, settings.smallest),
+        f"  task        {settings.task}: {len(sizes):,} tasks of {sizes.min():,} to {sizes.max():,} rows{small}",
     ]
     for kind, word in WORDS.items():
         named = [column for column in found.columns if column.kind == kind]
@@ -251,9 +194,8 @@ def described(table: Table, settings: Settings, own: Outcomes, found: TableColum
             missing = f"; values are missing in {gaps} of them" if gaps else ""
             shown = [f"{c.name} ({c.labels})" if kind == "category" else c.name for c in named]
             lines.append(f"  {word:<11} {len(named)}: {_some(shown)}{missing}")
-    reasons = [
-        f"{name} ({why})" for name, why in found.left_out.items() if name not in (settings.target, settings.task)
-    ]
+    outcomes = (settings.target, settings.task)
+    reasons = [f"{name} ({why})" for name, why in found.left_out.items() if name not in outcomes]
     if reasons:
         lines.append(f"  left out    {len(reasons)}: {_some(reasons)}")
     notes = [*own.notes, *nearly_numbers(found, settings.kinds), *nearly_alike(own)]
@@ -296,11 +238,6 @@ def _described_target(own: Outcomes) -> str:
     order = np.argsort(-counts, kind="stable")
     shares = [f"{labels[k]} {counts[k] / counts.sum():.0%}" for k in order]
     return f"{len(labels)} classes, {_some(shares)} (classification)"
-
-
-def _small(sizes: np.ndarray, smallest: int) -> str:
-    small = int(np.sum(sizes < smallest))
-    return f"; {small:,} with fewer than {smallest} rows are fitted and not scored" if small else ""
 
 
 def _some(names: Sequence[str]) -> str:

@@ -78,8 +78,14 @@ class Outputs:
         outputs, target = self.of[model][own], self.target[own]
         if outputs.ndim == 2:
             return float(np.mean(np.argmax(outputs, axis=1) == target))
-        spread = float(np.sum((target - target.mean()) ** 2))
-        return float("nan") if spread == 0 else 1 - float(np.sum((outputs - target) ** 2)) / spread
+        found = r2(target, outputs)
+        return float("nan") if found is None else found
+
+
+def r2(target: np.ndarray, outputs: np.ndarray) -> float | None:
+    """R2; None if all targets are equal, or there are none."""
+    spread = float(np.sum((target - target.mean()) ** 2)) if len(target) else 0.0
+    return 1 - float(np.sum((outputs - target) ** 2)) / spread if spread else None
 
 
 def scores_as_json(line: TaskScores) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bilevel._core.values import suggestion
-from bilevel.estimators.tables import baseline_models, columns, folder, reading
+from bilevel.estimators.tables import baseline_models, columns, folder, judging, reading
 from bilevel.estimators.tables.columns import CLASSIFICATION, Encoder
 from bilevel.estimators.tables.folder import MODEL, FitFolder
 from bilevel.estimators.tables.reading import Coded, InputError, Table, Values, is_missing
@@ -93,12 +93,12 @@ def _scored(
                 f"{count:,} rows have a {kept.target} that the model has not seen, such as {unseen[0]!r}: it predicts "
                 f"{', '.join(classes[:10])}, so these rows count as wrong."
             )
-        right = np.where(present, np.array(own.labels)[own.codes] == found.astype(str), False)
-        by_task = {label: _mean(right, present & (tasks.codes == k)) for k, label in enumerate(tasks.labels)}
-        whole, name = float(right[present].mean()), "accuracy"
+        right = np.array(own.labels)[own.codes] == found.astype(str)
+        name, score = "accuracy", lambda rows: float(right[rows].mean()) if rows.any() else None
     else:
-        by_task = {label: _r2(own, found, present & (tasks.codes == k)) for k, label in enumerate(tasks.labels)}
-        whole, name = _r2(own, found, present), "R2"
+        name, score = "R2", lambda rows: judging.r2(own[rows], found[rows])
+    whole = score(present)
+    by_task = {label: score(present & (tasks.codes == k)) for k, label in enumerate(tasks.labels)}
     known = {label: value for label, value in by_task.items() if value is not None}
     worst = min(known, key=lambda label: known[label]) if known else None
     notes.append(
@@ -107,16 +107,6 @@ def _scored(
         + " This is too optimistic if the model was fitted to some of these rows."
     )
     return notes, {"measure": name, "rows": int(present.sum()), "all": whole, "by_task": by_task}
-
-
-def _mean(right: np.ndarray, rows: np.ndarray) -> float | None:
-    return float(right[rows].mean()) if rows.any() else None
-
-
-def _r2(target: np.ndarray, found: np.ndarray, rows: np.ndarray) -> float | None:
-    own = target[rows]
-    spread = float(np.sum((own - own.mean()) ** 2)) if len(own) else 0.0
-    return 1 - float(np.sum((own - found[rows]) ** 2)) / spread if spread else None
 
 
 # ------------------------------------------------------------------ files of predictions
@@ -128,13 +118,11 @@ def written(found: Predicted, suffix: str) -> bytes:
     import pyarrow.csv
     import pyarrow.parquet
 
-    named = (
-        {}
-        if found.probabilities is None
-        else {f"probability {label}": found.probabilities[:, k] for k, label in enumerate(found.classes)}
-    )
-    predictions = found.predictions if found.probabilities is None else found.predictions.astype(str).tolist()
-    table = pa.table({"task": found.tasks.tolist(), "prediction": predictions, **named})
+    written: dict[str, Any] = {"task": found.tasks.tolist(), "prediction": found.predictions}
+    if found.probabilities is not None:
+        written["prediction"] = found.predictions.astype(str).tolist()
+        written |= {f"probability {label}": found.probabilities[:, k] for k, label in enumerate(found.classes)}
+    table = pa.table(written)
     if suffix == ".json":
         return (json.dumps(table.to_pylist(), ensure_ascii=False) + "\n").encode()
     sink = pa.BufferOutputStream()
@@ -178,7 +166,13 @@ def adapt(
         folder.check_target(out, replace=False)
     model = folder.model_of(kept)
     table = reading.read(file, separator, encoding)
-    rows, target, tasks, notes = _labelled_rows(kept, table)
+    tasks = columns.tasks_of(table, kept.task)
+    table.column(kept.target, "the target that the model was fitted to")
+    own = columns.targets_of(table, kept.target, kept.kind)
+    rows, target = columns.rows_with_both(table, (kept.target, own), (kept.task, tasks))
+    tasks = tasks.take(rows).compact()
+    left = table.rows - len(rows)
+    notes = [f"{left:,} rows without a target or a task are left out."] if left else []
     known = {str(label) for label in model.tasks_}
     there = [label for label in tasks.labels if label in known]
     if there and not replace:
@@ -208,41 +202,23 @@ def said(task: AdaptedTask) -> str:
     )
 
 
-def _labelled_rows(kept: FitFolder, table: Table) -> tuple[np.ndarray, np.ndarray, Coded, list[str]]:
-    """The rows that have a target and a task: their numbers, targets and tasks, and notes on the others."""
-    tasks = columns.tasks_of(table, kept.task)
-    table.column(kept.target, "the target that the model was fitted to")
-    own = columns.targets_of(table, kept.target, kept.kind)
-    rows, values = columns.rows_with_both(table, (kept.target, own), (kept.task, tasks))
-    left = table.rows - len(rows)
-    notes = [f"{left:,} rows without a target or a task are left out."] if left else []
-    return rows, values, tasks.take(rows).compact(), notes
-
-
 def _judged(kept: FitFolder, X: np.ndarray, target: np.ndarray, own: np.ndarray, label: str) -> AdaptedTask:
     """Judges a head on every fourth row, which it is not fitted to, beside a baseline model of the task."""
     X, target = X[own], target[own]
-    order = np.random.default_rng(0).permutation(len(target))
-    order = order[np.argsort(target[order], kind="stable")]
     held = np.zeros(len(target), bool)
-    held[order[1::JUDGED]] = True
-    classes = np.unique(target[~held]) if kept.kind == CLASSIFICATION else np.empty(0)
-    if len(target) < FEWEST or (
-        kept.kind == CLASSIFICATION and (len(classes) < 2 or not np.isin(target[held], classes).all())
-    ):
+    held[baseline_models.shuffled_by_target(target, seed=0)[1::JUDGED]] = True
+    classes = np.unique(target[~held])
+    known = len(classes) > 1 and np.isin(target[held], classes).all()
+    if len(target) < FEWEST or (kept.kind == CLASSIFICATION and not known):
         return AdaptedTask(label, len(target), 0, None, None)
     model = folder.model_of(kept).adapt(X[~held], target[~held], label)
     texts = np.full(int(held.sum()), label)
+    standard = baseline_models.StandardTarget(kept.kind, target, ~held)
     if kept.kind == CLASSIFICATION:
         outputs = model.predict_proba(X[held], task=texts)[:, np.searchsorted(model.classes_, classes)]
-        numbers, count = np.searchsorted(classes, target), len(classes)
     else:
-        centre, scale = target[~held].mean(), target[~held].std() or 1.0
-        outputs, numbers, count = (model.predict(X[held], task=texts) - centre) / scale, (target - centre) / scale, 0
-    parts = [
-        baseline_models.BaselineRows(X[chosen], numbers[chosen], np.zeros(int(chosen.sum()), int), count)
-        for chosen in (~held, held)
-    ]
-    ((_, alone),) = baseline_models.one_each(parts[0], parts[1], 1, 0)
-    losses = [float(np.mean(baseline_models.losses(given, parts[1].target))) for given in (outputs, alone)]
+        outputs = standard.standard(model.predict(X[held], task=texts))
+    train, test = (standard.rows(X[rows], rows, np.zeros(int(rows.sum()), int)) for rows in (~held, held))
+    both = (outputs, baseline_models.one_each(train, test, 1, seed=0))
+    losses = [float(np.mean(baseline_models.losses(given, test.target))) for given in both]
     return AdaptedTask(label, len(target), int(held.sum()), *losses)

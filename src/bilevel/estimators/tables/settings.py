@@ -7,12 +7,12 @@ import json
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bilevel._core import values
 from bilevel._core.files import read_regular
 from bilevel._core.values import suggestion
-from bilevel.estimators.tables.columns import CLASSIFICATION, REGRESSION
+from bilevel.estimators.tables.columns import CLASSIFICATION, KINDS, REGRESSION
 from bilevel.estimators.tables.reading import InputError
 
 LARGEST = 1_000_000  # bytes of a TOML file
@@ -49,7 +49,7 @@ class Settings:
     @property
     def kinds(self) -> dict[str, str]:
         """The kinds of columns that the user names."""
-        return {name: kind for kind in ("number", "category", "date") for name in getattr(self, kind)}
+        return {name: kind for kind in KINDS for name in getattr(self, kind)}
 
     def toml(self) -> str:
         """A TOML file that asks for the same fit, without the options for output."""
@@ -66,11 +66,6 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-class _Option(NamedTuple):
-    fits: Callable[[Any], bool]
-    needs: str
-
-
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
@@ -83,23 +78,22 @@ def _is_weighting(value: Any) -> bool:
     return value in ("min-max", "min-avg", "regret") or (type(value) in (int, float) and 0 < value < 1)
 
 
-TEXT = _Option(_is_text, "a text")
-TEXTS = _Option(_is_texts, "a list of names of columns")
-TRUTH = _Option(lambda value: isinstance(value, bool), "true or false")
-OPTIONS = {
-    **dict.fromkeys(("data", "target", "task", "out", "separator", "encoding"), TEXT),
-    **dict.fromkeys(("exclude", "number", "category", "date"), TEXTS),
-    **dict.fromkeys(("refit", "replace", "quiet", "json"), TRUTH),
-    "model": _Option(lambda value: value in MODELS, " or ".join(MODELS)),
-    "kind": _Option(lambda value: value in (CLASSIFICATION, REGRESSION), f"{CLASSIFICATION} or {REGRESSION}"),
-    "weighting": _Option(
-        _is_weighting, "min-max, min-avg, regret, or the share of the worst tasks that count, above 0, below 1"
+# For each option, whether a value fits, and what it needs.
+OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("data", "target", "task", "out", "separator", "encoding"), (_is_text, "a text")),
+    **dict.fromkeys(("exclude", *KINDS), (_is_texts, "a list of names of columns")),
+    **dict.fromkeys(("refit", "replace", "quiet", "json"), (lambda own: isinstance(own, bool), "true or false")),
+    "model": (lambda own: own in MODELS, " or ".join(MODELS)),
+    "kind": (lambda own: own in (CLASSIFICATION, REGRESSION), f"{CLASSIFICATION} or {REGRESSION}"),
+    "weighting": (
+        _is_weighting,
+        "min-max, min-avg, regret, or the share of the worst tasks that count, above 0, below 1",
     ),
-    "test": _Option(lambda value: type(value) is float and 0.05 <= value <= 0.5, "a number from 0.05 to 0.5"),
-    "smallest": _Option(lambda value: values.is_whole(value) and value >= 10, "a whole number, 10 or more"),
-    "steps": _Option(lambda value: values.is_whole(value) and value >= 1, "a whole number, 1 or more"),
-    "seed": _Option(lambda value: values.is_whole(value) and 0 <= value < 2**31, "a whole number from 0 to 2147483647"),
-    "parameters": _Option(lambda value: isinstance(value, dict), "a table of parameters of the estimator"),
+    "test": (lambda own: type(own) is float and 0.05 <= own <= 0.5, "a number from 0.05 to 0.5"),
+    "smallest": (lambda own: values.is_whole(own) and own >= 10, "a whole number, 10 or more"),
+    "steps": (lambda own: values.is_whole(own) and own >= 1, "a whole number, 1 or more"),
+    "seed": (lambda own: values.is_whole(own) and 0 <= own < 2**31, "a whole number from 0 to 2147483647"),
+    "parameters": (lambda own: isinstance(own, dict), "a table of parameters of the estimator"),
 }
 
 
@@ -116,8 +110,9 @@ def settings(given: Mapping[str, Any], config: Path | None) -> Settings:
             shown = f"{where}{name}" if where else f"{str(config)!r}: {name}"
             if name not in OPTIONS:
                 raise InputError(f"{shown} is no option of `bilevel fit`. {suggestion(name, OPTIONS)}")
-            if not OPTIONS[name].fits(value):
-                raise InputError(f"{shown} is {value!r:.80}: it needs {OPTIONS[name].needs}.")
+            fits, needs = OPTIONS[name]
+            if not fits(value):
+                raise InputError(f"{shown} is {value!r:.80}: it needs {needs}.")
             found[name] = tuple(value) if isinstance(value, list) else value
     for name, what in (("data", "a CSV or Parquet file"), ("target", "--target"), ("task", "--task")):
         if name not in found:
