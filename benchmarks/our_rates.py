@@ -21,7 +21,7 @@ import optax
 import bilevel as bl
 from bilevel.hypergradients import Tracked
 from bilevel.studies.datasets import fashion_pairs
-from bilevel.studies.paper.experiments import PRINTED, Draw, fashion_described, images, start_sinusoids
+from bilevel.studies.paper.experiments import PRINTED, drawn_tasks, fashion_described, images, start_sinusoids
 from bilevel.studies.problems.networks import representation
 from bilevel.studies.statistics import FAR
 from bilevel.weightings import SimplexAscent, Watched
@@ -71,7 +71,7 @@ def sinusoids(draws: range, steps: int = 20_000) -> None:
     for name, solver in solvers.items():
         lowest = []
         for draw in draws:
-            ready = start_sinusoids(Draw(3, PRINTED), draw, "ours")
+            ready = start_sinusoids(functools.partial(drawn_tasks, 3, PRINTED), draw, "ours")
             result = bl.solve(ready.problem, solver, ready.x, steps=steps, every=100, seed=draw, progress=False)
             losses = np.nan_to_num(result.history.validation, nan=np.inf)
             lowest.append([losses[:, :3].max(axis=1).min(), losses[:, 3:].max(axis=1).min()])

@@ -21,14 +21,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bilevel import MORBiT, PerTask, Problem, Tandem, Task, constraints, rules
+from bilevel import MORBiT, PerTask, Problem, Solver, Tandem, Task, constraints, rules
 from bilevel.diagnostics.points import solve_lower
 from bilevel.hypergradients import Direct, Exact, Tracked, Unrolled
 from bilevel.hypergradients.upper import Point, Upper
@@ -137,23 +138,30 @@ def _script_norm(solver: ScriptDescent, problem: Problem, point: Point) -> jax.A
     return optax.tree.norm(solver.full_direction(problem, point.x, point.y, point.weights), squared=True)
 
 
+def compared(robust: Solver, **average: Any) -> dict[str, Solver]:
+    """A solver as min-avg, which may have other options too, and as min-max."""
+    options = {"weights_lr": None} if isinstance(robust, ScriptDescent) else {"weighting": Average()}
+    return {"min-avg": robust.replace(**options | average), "min-max": robust}
+
+
+def script_problem(losses: NetworkHeads, tasks: list[Task], outputs: int, seed: int, *batches: int) -> Ready:
+    """A network as in the scripts: heads that have a bias, and start differently."""
+    tasks = with_heads(tasks, losses.network.layers[-1], outputs, seed + 1)
+    return Ready(Problem(losses.upper, losses.lower, tasks, None, *batches), losses.network.init(seed))
+
+
 # ------------------------------------------------------------------ FashionMNIST
 
 images = functools.cache(fashion_mnist)
-FASHION_NETWORK = MLP((784, 100))
-FASHION_SCRIPT = NetworkHeads(FASHION_NETWORK, softmax_cross_entropy_twice, 5e-4, squared_weights)
+FASHION_SCRIPT = NetworkHeads(MLP((784, 100)), softmax_cross_entropy_twice, 5e-4, squared_weights)
 
 
 def start_fashion(seed: int, variant: str) -> Ready:
     """The problem of one trial."""
     tasks = fashion_pairs(seed=seed, data=images())
-    if not variant.startswith("published"):
-        return representation(tasks, seed=seed)
-    tasks = with_heads(tasks, 100, 2, seed + 1)
-    return Ready(
-        Problem(FASHION_SCRIPT.upper, FASHION_SCRIPT.lower, tasks, lower_batch=8, upper_batch=128),
-        FASHION_NETWORK.init(seed),
-    )
+    if variant.startswith("published"):
+        return script_problem(FASHION_SCRIPT, tasks, 2, seed, 8, 128)
+    return representation(tasks, seed=seed)
 
 
 # ReduceLROnPlateau every 100 steps, patience 10. Ours watch validation and training batches, the scripts' test data.
@@ -173,10 +181,10 @@ FASHION = Experiment(
     title="FashionMNIST, ten pairs of classes share a layer",
     start=start_fashion,
     methods={
-        "described": {"min-avg": fashion_described.replace(weighting=Average()), "min-max": fashion_described},
-        "published": {"min-avg": fashion_published.replace(weights_lr=None), "min-max": fashion_published},
-        "published-other": {"min-avg": fashion_other.replace(weights_lr=None), "min-max": fashion_other},
-        "ours": {"min-avg": fashion_ours.replace(weighting=Average()), "min-max": fashion_ours},
+        "described": compared(fashion_described),
+        "published": compared(fashion_published),
+        "published-other": compared(fashion_other),
+        "ours": compared(fashion_ours),
     },
     steps=10_000,
     require=images,
@@ -191,22 +199,13 @@ FASHION = Experiment(
 # ------------------------------------------------------------------ Letter
 
 LETTER_ROWS = 1468
-
-
-@dataclasses.dataclass(frozen=True)
-class ScriptSettings:
-    """Options of the script for the problem, with its own defaults."""
-
-    frequencies: int = 32
-    penalty: float = 0.0  # where C starts
-    bandwidth: float = 1e-3  # where G starts
-    logarithms: bool = False
+LETTER_SCRIPT = {"published": (32, 1e-3), "published-other": (128, 1e-2)}  # how many frequencies, and where G starts
 
 
 @functools.cache
-def _letter_losses(settings: ScriptSettings) -> FourierHeads:
-    R = np.random.default_rng(0).normal(size=(16, settings.frequencies))
-    return FourierHeads(jnp.asarray(R, jnp.result_type(float)), settings.logarithms)
+def _letter_losses(frequencies: int) -> FourierHeads:
+    R = np.random.default_rng(0).normal(size=(16, frequencies))
+    return FourierHeads(jnp.asarray(R, jnp.result_type(float)))
 
 
 def as_in_the_script(task: Task) -> Task:
@@ -217,28 +216,16 @@ def as_in_the_script(task: Task) -> Task:
     return dataclasses.replace(task, train=rows[0], validation=rows[1], test=rows[2])
 
 
-def script_problem(tasks: list[Task], settings: ScriptSettings, batch: int, seed: int) -> Ready:
-    """Heads with two outputs and a bias, double softmax, and penalties C w^2."""
-    losses, width = _letter_losses(settings), 2 * settings.frequencies
-    tasks = with_heads([as_in_the_script(task) for task in tasks], width, 2, seed)
-    constraint = constraints.Unconstrained() if settings.logarithms else constraints.NonNegative()
-    dtype = losses.R.dtype
-    x = Hyperparameters(jnp.full(width, settings.penalty, dtype), jnp.full(16, settings.bandwidth, dtype))
-    return Ready(Problem(losses.upper, losses.lower, tasks, constraint, batch, batch), x)
-
-
-LETTER_SETTINGS = {
-    "published": ScriptSettings(),
-    "published-other": ScriptSettings(frequencies=128, bandwidth=1e-2),
-}
-
-
 def start_letter(tasks: int, batch: int, seed: int, variant: str) -> Ready:
-    """The problem of one trial."""
+    """The problem of one trial. The scripts have heads with two outputs and a bias, and penalties C w^2 from C = 0."""
     pairs = letter_pairs(tasks, seed=seed, rows=LETTER_ROWS)
-    if variant in LETTER_SETTINGS:
-        return script_problem(pairs, LETTER_SETTINGS[variant], batch, seed)
-    return hyperparameters(pairs, lower_batch=batch, upper_batch=batch)
+    if variant not in LETTER_SCRIPT:
+        return hyperparameters(pairs, lower_batch=batch, upper_batch=batch)
+    frequencies, bandwidth = LETTER_SCRIPT[variant]
+    losses, width = _letter_losses(frequencies), 2 * frequencies
+    pairs = with_heads([as_in_the_script(task) for task in pairs], width, 2, seed)
+    x = Hyperparameters(jnp.zeros(width, losses.R.dtype), jnp.full(16, bandwidth, losses.R.dtype))
+    return Ready(Problem(losses.upper, losses.lower, pairs, constraints.NonNegative(), batch, batch), x)
 
 
 _patient = rules.Plateau(patience=30)
@@ -250,10 +237,10 @@ letter_ours = MORBiT(1e-2, 1e-1, Tracked(1e-1), SimplexAscent(1e-3))
 letter_published = ScriptDescent(1e-4, 1e-3, 1e-3, patience=30)
 letter_other = letter_published.replace(floor=0.1, factor=0.8)
 LETTER_SOLVERS = {
-    "described": {"min-avg": letter_described.replace(weighting=Average()), "min-max": letter_described},
-    "published": {"min-avg": letter_published.replace(weights_lr=None), "min-max": letter_published},
-    "published-other": {"min-avg": letter_other.replace(weights_lr=None), "min-max": letter_other},
-    "ours": {"min-avg": letter_ours.replace(weighting=Average()), "min-max": letter_ours},
+    "described": compared(letter_described),
+    "published": compared(letter_published),
+    "published-other": compared(letter_other),
+    "ours": compared(letter_ours),
 }
 
 LETTER_PROBES = {"described": ProximalResidual(), "published": ScriptDirection(letter_published)}
@@ -297,8 +284,8 @@ PARTS = Experiment(
     title="Letter as described, with parts of the scripts",
     start=functools.partial(start_letter, 16, 8),
     methods={
-        "no implicit term": {"min-avg": _direct.replace(weighting=Average()), "min-max": _direct},
-        "and momentum": {"min-avg": _moving.replace(weighting=Average()), "min-max": _moving},
+        "no implicit term": compared(_direct),
+        "and momentum": compared(_moving),
         "and the left-over gradient": LETTER_SOLVERS["published"],
     },
     steps=20_000,
@@ -310,73 +297,55 @@ PARTS = Experiment(
 UNSEEN = 1000  # the first seed of unseen tasks
 SCRIPT_STEPS = 6000
 SCRIPT_DRAW = 123  # the seed of numpy that the script draws its tasks with
-SINUSOID_NETWORK = MLP((1, 80, 80, 10), active=False, bias=True)
-SINUSOID_SCRIPT = NetworkHeads(SINUSOID_NETWORK, squared_error, 0.01, lengths)
+SINUSOID_SCRIPT = NetworkHeads(MLP((1, 80, 80, 10), active=False, bias=True), squared_error, 0.01, lengths)
 
 
-class Draw(NamedTuple):
-    """The number of seen tasks, as many unseen ones, and the range of their frequencies."""
-
-    seen: int
-    frequencies: tuple[float, float]
-
-    def tasks(self, seed: int) -> list[Task]:
-        """The tasks of one trial, seen ones first."""
-        hard = round(self.seen / 3)
-        draw = lambda seed: sinusoids(self.seen, hard, seed, self.frequencies)  # noqa: E731
-        unseen = [dataclasses.replace(task, name=f"unseen {task.name}") for task in draw(UNSEEN + seed)]
-        return [*draw(seed), *unseen]
+def drawn_tasks(seen: int, frequencies: tuple[float, float], seed: int) -> list[Task]:
+    """The seen tasks of one trial, and after them as many unseen ones."""
+    own, others = (sinusoids(seen, round(seen / 3), start, frequencies) for start in (seed, UNSEEN + seed))
+    return [*own, *(dataclasses.replace(task, name=f"unseen {task.name}") for task in others)]
 
 
-class OneDraw(NamedTuple):
+def script_tasks(seed: int) -> list[Task]:
     """The script's tasks: 20 seen and 10 unseen, with uniform amplitudes, the same in every trial."""
-
-    seen: int = 20
-    unseen: int = 10
-
-    def tasks(self, seed: int) -> list[Task]:
-        """The tasks of any trial."""
-        generator, count = np.random.RandomState(SCRIPT_DRAW), self.seen + self.unseen
-        ranges = (0.1, 5.0), (1.0, 3.0), (0.0, np.pi)  # of amplitudes, frequencies and phases
-        drawn = np.stack([generator.uniform(low, high, count) for low, high in ranges], axis=1)
-        return [wave_task(Wave(*map(float, wave)), f"wave {i}") for i, wave in enumerate(drawn)]
+    generator = np.random.RandomState(SCRIPT_DRAW)
+    ranges = (0.1, 5.0), (1.0, 3.0), (0.0, np.pi)  # of amplitudes, frequencies and phases
+    drawn = np.stack([generator.uniform(low, high, 30) for low, high in ranges], axis=1)
+    return [wave_task(Wave(*map(float, wave)), f"wave {i}") for i, wave in enumerate(drawn)]
 
 
-def start_sinusoids(draw: Draw | OneDraw, seed: int, variant: str) -> Ready:
+def start_sinusoids(tasks: Callable[[int], list[Task]], seed: int, variant: str) -> Ready:
     """The problem of one trial."""
-    tasks = draw.tasks(seed)
-    if variant != "published":
-        return sinusoid_regression(tasks, seed=seed)
-    tasks = with_heads(tasks, 10, 1, seed + 1)
-    return Ready(
-        Problem(SINUSOID_SCRIPT.upper, SINUSOID_SCRIPT.lower, tasks, lower_batch=10, upper_batch=10),
-        SINUSOID_NETWORK.init(seed),
-    )
+    if variant == "published":
+        return script_problem(SINUSOID_SCRIPT, tasks(seed), 1, seed, 10, 10)
+    return sinusoid_regression(tasks(seed), seed=seed)
 
 
-def sinusoid_experiment(name: str, title: str, draw: Draw | OneDraw, steps: int = SCRIPT_STEPS) -> Experiment:
-    """The experiment on these tasks."""
-    seen = functools.partial(Watched, draw.seen)
-    described = MORBiT(0.007, 0.005, Unrolled(), seen(SimplexAscent(0.003, pull=3.0)))
+def sinusoid_experiment(
+    name: str, title: str, tasks: Callable[[int], list[Task]], seen: int, steps: int = SCRIPT_STEPS
+) -> Experiment:
+    """The experiment on the tasks of each seed, of which the first are seen."""
+    watched = functools.partial(Watched, seen)
+    described = MORBiT(0.007, 0.005, Unrolled(), watched(SimplexAscent(0.003, pull=3.0)))
     # The script leaves out the factor 2 of the pull's derivative: 3 there is 1.5 here.
-    ascent = seen(SimplexAscent(0.003, pull=1.5))
+    ascent = watched(SimplexAscent(0.003, pull=1.5))
     published = RepeatedRows(0.007, 0.005, Direct(), ascent, lower_rule=optax.adam)
     # The recommended solver with automatic rates: far below MORBiT with Adam on other draws (benchmarks/our_rates.py).
-    ours = Tandem(weighting=seen(SimplexAscent(0.003)))
-    average = {"weighting": seen(Average()), "lower_lr": 0.011}
+    ours = Tandem(weighting=watched(SimplexAscent(0.003)))
+    average = watched(Average())
     return Experiment(
         name=name,
         title=title,
-        start=functools.partial(start_sinusoids, draw),
+        start=functools.partial(start_sinusoids, tasks),
         methods={
-            "described": {"min-avg": described.replace(**average), "min-max": described},
-            "published": {"min-avg": published.replace(**average), "min-max": published},
-            "ours": {"min-avg": ours.replace(weighting=seen(Average())), "min-max": ours},
+            "described": compared(described, weighting=average, lower_lr=0.011),
+            "published": compared(published, weighting=average, lower_lr=0.011),
+            "ours": compared(ours, weighting=average),
         },
         steps=steps,
         evaluations=steps // 10,
         rows=steps // 100,
-        seen=draw.seen,
+        seen=seen,
     )
 
 
@@ -387,11 +356,12 @@ FREQUENCIES = {PRINTED: "frequency 1", DRAWN: "frequencies 1 to 3"}
 def _drawn(seen: int, frequencies: tuple[float, float], steps: int) -> Experiment:
     said = FREQUENCIES[frequencies]
     title = f"{seen} sinusoids share a network, {seen} unseen ones use it, {said}"
-    return sinusoid_experiment(f"sinusoids-{seen}-{said.replace(' ', '-')}", title, Draw(seen, frequencies), steps)
+    tasks = functools.partial(drawn_tasks, seen, frequencies)
+    return sinusoid_experiment(f"sinusoids-{seen}-{said.replace(' ', '-')}", title, tasks, seen, steps)
 
 
 SINUSOIDS = {frequencies: _drawn(3, frequencies, 20_000) for frequencies in FREQUENCIES}
 MORE_SINUSOIDS = {frequencies: _drawn(20, frequencies, SCRIPT_STEPS) for frequencies in FREQUENCIES}
 SCRIPT_SINUSOIDS = sinusoid_experiment(
-    "sinusoids-script", "the script's own draw: 20 sinusoids, 10 unseen ones", OneDraw()
+    "sinusoids-script", "the script's own draw: 20 sinusoids, 10 unseen ones", script_tasks, 20
 )

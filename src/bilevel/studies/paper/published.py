@@ -122,26 +122,20 @@ class Hyperparameters(NamedTuple):
 
 
 class FourierHeads:
-    """f and g of Letter: features [cos z, sin z], z = (G * point) R, and the penalty sum_j C_j |w_j|^2.
+    """f and g of Letter: features [cos z, sin z], z = (G * point) R, and the penalty sum_j C_j |w_j|^2."""
 
-    In logarithmic space x is (log C, log G), and unconstrained.
-    """
-
-    def __init__(self, R: jax.Array, logarithms: bool):
-        self.R, self.logarithms = R, logarithms
+    def __init__(self, R: jax.Array):
+        self.R = R
 
     def upper(self, x: Hyperparameters, y: Head, batch: Batch) -> jax.Array:
         """The mean loss."""
         points, labels = batch
-        sine, cosine = sincos((points * self._read(x).bandwidth[None]) @ self.R)
+        sine, cosine = sincos((points * x.bandwidth[None]) @ self.R)
         return softmax_cross_entropy_twice(y(jnp.concatenate([cosine, sine], axis=1)), labels)
 
     def lower(self, x: Hyperparameters, y: Head, batch: Batch) -> jax.Array:
         """The mean loss plus the weighted penalty."""
-        return self.upper(x, y, batch) + self._read(x).penalty @ jnp.sum(y.w**2, axis=1)
-
-    def _read(self, x: Hyperparameters) -> Hyperparameters:
-        return Hyperparameters(*map(jnp.exp, x)) if self.logarithms else x
+        return self.upper(x, y, batch) + x.penalty @ jnp.sum(y.w**2, axis=1)
 
 
 class Falls(NamedTuple):

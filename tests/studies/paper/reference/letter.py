@@ -7,15 +7,15 @@ from .common import onto_simplex, total
 
 
 class Letter(Classifiers):
-    """x: C (2K,), G (d,), in logarithmic space their logarithms. y_i: w_i (2K, 2), b_i (2,). R (d, K) is fixed."""
+    """x: C (2K,), G (d,). y_i: w_i (2K, 2), b_i (2,). R (d, K) is fixed."""
 
     def __init__(
-        self, C, G, R, w, b, minmax, alpha, beta, gamma, pull, delta, logarithms,
+        self, C, G, R, w, b, minmax, alpha, beta, gamma, pull, delta,
         *, momentum=0.9, every, patience, factor, test,
     ):  # fmt: skip
         super().__init__(w, b, minmax, alpha, beta, gamma, momentum, 0.0, every, patience, factor, test)
         self.C, self.G, self.R = np.array(C, float), np.array(G, float), np.array(R, float)
-        self.pull, self.delta, self.logarithms = pull, delta, logarithms
+        self.pull, self.delta = pull, delta
 
     def step(self, lower, upper):
         n = len(self.weights)
@@ -23,10 +23,9 @@ class Letter(Classifiers):
         left_over = self.fit_heads(lower)
         # 2. f_i at the old x and the new heads.
         losses, in_x = self.upper_losses(upper)
-        # 3. C and G, kept non-negative unless they are logarithms.
+        # 3. C and G, kept non-negative.
         self.C, self.G = self.x_rule.step([self.C, self.G], total([left_over, in_x]))
-        if not self.logarithms:
-            self.C, self.G = np.maximum(self.C, 0), np.maximum(self.G, 0)
+        self.C, self.G = np.maximum(self.C, 0), np.maximum(self.G, 0)
         # 4. The weights, pulled to 1/n and each at least delta / n.
         if self.minmax:
             descent = -losses + 2 * self.pull * (self.weights - 1 / n)
@@ -38,22 +37,16 @@ class Letter(Classifiers):
             tests = self.test_losses()
             self.lower_rates(tests, self.weights @ tests)
 
-    def scale(self, array):
-        """C or G as it is meant, and its derivative."""
-        return (np.exp(array), np.exp(array)) if self.logarithms else (array, np.ones_like(array))
-
     def loss(self, i, a, c):
-        G, slope = self.scale(self.G)
-        z = (G * a) @ self.R
+        z = (self.G * a) @ self.R
         features = np.hstack([np.cos(z), np.sin(z)])
         value, in_logits = double_softmax(features @ self.w[i] + self.b[i], c)
         in_cos, in_sin = np.hsplit(in_logits @ self.w[i].T, 2)
         in_z = in_sin * np.cos(z) - in_cos * np.sin(z)
-        in_G = slope * np.sum(a * (in_z @ self.R.T), axis=0)
+        in_G = np.sum(a * (in_z @ self.R.T), axis=0)
         return value, [np.zeros_like(self.C), in_G], [features.T @ in_logits, in_logits.sum(axis=0)]
 
     def lower(self, i, a, c):
         value, (in_C, in_G), (in_w, in_b) = self.loss(i, a, c)
-        C, slope = self.scale(self.C)
         squares = np.sum(self.w[i] ** 2, axis=1)
-        return value + C @ squares, [in_C + slope * squares, in_G], [in_w + 2 * C[:, None] * self.w[i], in_b]
+        return value + self.C @ squares, [in_C + squares, in_G], [in_w + 2 * self.C[:, None] * self.w[i], in_b]
