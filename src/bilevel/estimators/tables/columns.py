@@ -99,16 +99,13 @@ def _inferred(column: Any) -> tuple[str, Values | None]:
 
 def others_than_numbers(texts: Coded) -> list[str]:
     """The texts of a column that are not numbers, if they are few: one wrong cell may cost the column."""
-    others = [label for label in map(str, texts.labels) if not _is_number(label)]
+    others = []
+    for label in map(str, texts.labels):
+        try:
+            float(label)
+        except ValueError:
+            others.append(label)
     return others if len(others) <= OTHERS * len(texts.labels) else []
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _useless(own: np.ndarray) -> str:
@@ -185,7 +182,10 @@ def read_outcomes(table: Table, target: str, task: str, kind: str | None) -> Out
         if is_missing(values).any()
     ]
     rows, values = rows_with_both(table, (target, own), (task, tasks))
-    _check(table, target, kind, values)
+    if np.all(values == values[0]):
+        needs = "two classes" if kind == CLASSIFICATION else "numbers that differ"
+        same = f"{str(values[0])!r:.60}"
+        raise InputError(f"{str(table.path)!r}: the target {target!r} is {same} in all rows: it needs {needs}.")
     present = tasks.take(rows).compact()
     if len(present.labels) < 2:
         raise InputError(
@@ -230,15 +230,6 @@ def _kind_of_target(column: Any) -> str:
     different = np.unique(own[~np.isnan(own)])
     few = len(different) <= FEW_NUMBERS and np.all(different == np.floor(different))
     return CLASSIFICATION if few else REGRESSION
-
-
-def _check(table: Table, target: str, kind: str, values: np.ndarray) -> None:
-    first = values[0]
-    if np.all(values == first):
-        needs = "two classes" if kind == CLASSIFICATION else "numbers that differ"
-        raise InputError(
-            f"{str(table.path)!r}: the target {target!r} is {str(first)!r:.60} in all rows: it needs {needs}."
-        )
 
 
 # ------------------------------------------------------------------ encoding
@@ -350,7 +341,7 @@ class Encoder:
         parts: list[Number | Category] = []
         for document in given:
             fields = Fields(document, f"{where}: a column")
-            kind = fields.take("kind", lambda own: own in ("number", "date", "category"), "number, date or category")
+            kind = fields.take("kind", lambda own: own in KINDS, "number, date or category")
             truth = "rare" if kind == "category" else "gaps"
             flag = fields.take(truth, lambda own: isinstance(own, bool), "true or false")
             if kind == "category":

@@ -16,14 +16,13 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
-import io
 import json
 import math
 import os
 import secrets
 import shutil
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,8 +112,8 @@ def write(fitted: Fitted, out: Path) -> dict[str, Any]:
         fitted.model.save(folder / MODEL)
         (folder / DOCUMENT).write_text(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
         (folder / "fit.toml").write_text(fitted.settings.toml())
-        (folder / "tasks.csv").write_text(_table(fitted.lines))
-        (folder / "history.csv").write_text(_history(fitted.results))
+        _write_tasks(fitted.lines, folder / "tasks.csv")
+        _write_history(fitted.results, folder / "history.csv")
         draw_losses(fitted.lines, fitted.kind, folder / "losses.png")
         kept, other = (AVERAGE, ROBUST) if fitted.settings.weighting == "min-avg" else (ROBUST, AVERAGE)
         if len(fitted.results) == 2:
@@ -147,30 +146,28 @@ def described(fitted: Fitted) -> dict[str, Any]:
     }
 
 
-def _table(lines: list[TaskScores]) -> str:
+def _write_tasks(lines: list[TaskScores], path: Path) -> None:
     measures = [f"{model} {what}" for what in ("loss", "score") for model in MODELS]
-    rows = []
+    rows: list[list[Any]] = [["task", "rows", "held out", *measures, "weight"]]
     for line in lines:
-        numbers = [by_model[model] for by_model in (line.losses, line.scores) for model in MODELS]
-        shown = ["" if math.isnan(number) else repr(number) for number in numbers]
+        shown = ["" if math.isnan(number) else repr(number) for number in line.numbers]
         rows.append([line.task, line.rows, line.held_out, *shown, line.weight])
-    return _csv(["task", "rows", "held out", *measures, "weight"], rows)
+    _write_csv(rows, path)
 
 
-def _history(results: Any) -> str:
-    rows = []
+def _write_history(results: Mapping[str, Any], path: Path) -> None:
+    rows: list[Any] = [["model", "step", "seconds", "worst validation", "mean validation", "worst selection"]]
     for name, result in results.items():
         history = result.history
         selection = history.selection_worst if history.selection_worst is not None else [""] * history.evaluations
-        columns = history.step, history.seconds, history.worst, history.mean, selection
-        rows += [[name, *row] for row in zip(*columns, strict=True)]
-    return _csv(["model", "step", "seconds", "worst validation", "mean validation", "worst selection"], rows)
+        columns = [name] * history.evaluations, history.step, history.seconds, history.worst, history.mean, selection
+        rows += zip(*columns, strict=True)
+    _write_csv(rows, path)
 
 
-def _csv(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([head, *rows])
-    return text.getvalue()
+def _write_csv(rows: Iterable[Iterable[Any]], path: Path) -> None:
+    with path.open("w") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 # ------------------------------------------------------------------ reading
@@ -278,9 +275,6 @@ def draw_losses(lines: Sequence[TaskScores], kind: str, path: Path) -> None:
 
 # ------------------------------------------------------------------ text
 
-Numbers = Mapping[str, float]
-Cells = list[str]
-
 
 def text_table(kept: FitFolder, width: int) -> str:
     """The table by task, the verdict, and a remark on the saved model, as text.
@@ -295,8 +289,11 @@ def text_table(kept: FitFolder, width: int) -> str:
     names = [*(shortened(line.task, NAME) for line in shown), "worst", "mean"]
     begin = [["task", *names], ["rows", *(f"{line.rows:,}" for line in shown), "", ""]]
     weights = [["weight", *(f"{line.weight:.3f}" for line in shown), "", ""]]
-    losses = [_column(model, shown, scored, lambda line: line.losses, max) for model in MODELS]
-    scores = [_column(model, shown, scored, lambda line: line.scores, min) for model in MODELS]
+    losses, scores = [], []
+    for model in MODELS:
+        loss, points = [line.losses[model] for line in scored], [line.scores[model] for line in scored]
+        losses.append([model, *map(_short, [*loss[:TEXT_TASKS], *_worst_and_mean(loss, max)])])
+        scores.append([model, *map(_short, [*points[:TEXT_TASKS], *_worst_and_mean(points, min)])])
     beside = _laid([*begin, *losses, *scores, *weights], {2: "loss", 2 + len(MODELS): measure})
     if max(map(len, beside)) > width:
         beside = [*_laid([*begin, *losses, *weights], {2: "loss"}), "", *_laid([*begin, *scores], {2: measure})]
@@ -306,19 +303,12 @@ def text_table(kept: FitFolder, width: int) -> str:
     return "\n".join([*beside, "", *(textwrap.fill(line, min(width, WIDEST)) for line in words)])
 
 
-def _column(
-    model: str,
-    shown: Sequence[TaskScores],
-    scored: Sequence[TaskScores],
-    of: Callable[[TaskScores], Numbers],
-    worst: Callable,
-) -> Cells:
-    known = [value for line in scored if not math.isnan(value := of(line)[model])]
-    both = [worst(known), sum(known) / len(known)] if known else [math.nan, math.nan]
-    return [model, *(_short(value) for value in [*(of(line)[model] for line in shown), *both])]
+def _worst_and_mean(values: list[float], worst: Callable[[list[float]], float]) -> list[float]:
+    known = [value for value in values if not math.isnan(value)]
+    return [worst(known), sum(known) / len(known)] if known else [math.nan, math.nan]
 
 
-def _laid(columns: list[Cells], headings: Mapping[int, str]) -> list[str]:
+def _laid(columns: list[list[str]], headings: Mapping[int, str]) -> list[str]:
     """Aligns columns: names left, numbers right, headings above groups, and a rule above the last two lines."""
     widths = [max(map(len, column)) for column in columns]
     gaps = ["   " if place in headings or columns[place][0] in ("weight",) else "  " for place in range(len(columns))]
@@ -328,9 +318,8 @@ def _laid(columns: list[Cells], headings: Mapping[int, str]) -> list[str]:
         top = top.ljust(start) + headings.get(place, "")
         top = top.ljust(start + width)
     for cells in zip(*columns, strict=True):
-        aligned = [
-            cell.ljust(w) if not k else cell.rjust(w) for k, (cell, w) in enumerate(zip(cells, widths, strict=True))
-        ]
+        aligned = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
+        aligned[0] = cells[0].ljust(widths[0])
         rows.append("".join(gap + cell for gap, cell in zip(gaps, aligned, strict=True)).rstrip())
     rule = " " * len(gaps[0]) + "-" * (max(map(len, rows)) - len(gaps[0]))
     return [top.rstrip(), rows[0], rule, *rows[1:-2], rule, *rows[-2:]]
@@ -372,35 +361,19 @@ def title(kept: FitFolder) -> str:
 
 def section(kept: FitFolder) -> Section:
     """The first section of the page: the table by task, the verdict, and a remark on the saved model."""
-    measure = score(kept)
     scored = [line for line in kept.lines if line.is_scored]
-    head = [
-        "task",
-        "rows",
-        *(f"{model}: loss" for model in MODELS),
-        *(f"{model}: {measure}" for model in MODELS),
-        "weight",
-    ]
-    rows: list[list[Cell]] = [
-        [line.task, line.rows, *(line.losses[m] for m in MODELS), *(line.scores[m] for m in MODELS), line.weight]
-        for line in scored[:PAGE_TASKS]
-    ]
-    caption = (
-        f"The worst {PAGE_TASKS} of {len(scored):,} tasks" if len(scored) > PAGE_TASKS else "Tasks, the worst first"
-    )
+    measures = [f"{model}: {what}" for what in ("loss", score(kept)) for model in MODELS]
+    rows: list[list[Cell]] = [[line.task, line.rows, *line.numbers, line.weight] for line in scored[:PAGE_TASKS]]
+    many = len(scored) > PAGE_TASKS
+    caption = f"The worst {PAGE_TASKS} of {len(scored):,} tasks" if many else "Tasks, the worst first"
+    found = {"worst loss": kept.verdict.worst, "mean loss": kept.verdict.mean}
+    facts = [(f"{name}, {model}", f"{of[model]:.3f}") for model in (ROBUST, AVERAGE) for name, of in found.items()]
     return Section(
-        "On rows held out",
-        kept.verdict.sentence(),
-        _facts(kept),
-        [*remarks(kept), saved(kept)],
-        PageTable(caption, head, rows),
-        ABOUT,
-        (ROBUST, AVERAGE),
+        title="On rows held out",
+        verdict=kept.verdict.sentence(),
+        facts=[*facts, ("tasks", f"{len(kept.lines):,}")],
+        sentences=[*remarks(kept), saved(kept)],
+        table=PageTable(caption, ["task", "rows", *measures, "weight"], rows),
+        about=ABOUT,
+        labels=(ROBUST, AVERAGE),
     )
-
-
-def _facts(kept: FitFolder) -> list[tuple[str, str]]:
-    """The numbers at the top."""
-    measures = {"worst loss": kept.verdict.worst, "mean loss": kept.verdict.mean}
-    found = [(f"{name}, {model}", f"{of[model]:.3f}") for model in (ROBUST, AVERAGE) for name, of in measures.items()]
-    return [*found, ("tasks", f"{len(kept.lines):,}")]

@@ -45,6 +45,11 @@ class TaskScores:
     weight: float  # in the robust model
 
     @property
+    def numbers(self) -> list[float]:
+        """The losses of all models, then their scores."""
+        return [by_model[model] for by_model in (self.losses, self.scores) for model in MODELS]
+
+    @property
     def is_scored(self) -> bool:
         """Whether the task counts in the worst and the mean loss."""
         return self.held_out > 0
@@ -199,15 +204,14 @@ def verdict(losses: Mapping[str, np.ndarray], task: np.ndarray, names: list[str]
     highest = np.full((DRAWS, len(MODELS)), -np.inf)
     for rows in own:
         np.maximum(highest, _drawn(rows, generator), out=highest)
-    worst: dict[str, float] = dict(zip(MODELS, means.max(axis=0).tolist(), strict=True))
-    by_name = [names[numbers[place]] for place in means.argmax(axis=0)]
+    worst, mean = (dict(zip(MODELS, of(means, axis=0).tolist(), strict=True)) for of in (np.max, np.mean))
+    worst_task = {model: names[numbers[k]] for model, k in zip(MODELS, means.argmax(axis=0), strict=True)}
     gains = {}
     for place, model in enumerate(MODELS[:-1]):
         difference = highest[:, place] - highest[:, -1]
         low, high = np.quantile(difference, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         gains[model] = Gain(worst[model] - worst[ROBUST], float(low), float(high))
-    mean: dict[str, float] = dict(zip(MODELS, means.mean(axis=0).tolist(), strict=True))
-    return Verdict(worst, mean, dict(zip(MODELS, by_name, strict=True)), gains, len(numbers))
+    return Verdict(worst, mean, worst_task, gains, len(numbers))
 
 
 def _drawn(rows: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -223,27 +227,20 @@ def _drawn(rows: np.ndarray, generator: np.random.Generator) -> np.ndarray:
 def verdict_as_json(found: Verdict) -> dict[str, Any]:
     """A verdict as JSON."""
     gains = {model: gain._asdict() | {"within_noise": gain.is_noise} for model, gain in found.gains.items()}
-    return {
-        **found._asdict(),
-        "gains": gains,
-        "rival": found.best_other,
-        "worth_it": found.answer,
-        "says": found.sentence(),
-    }
+    told = {"rival": found.best_other, "worth_it": found.answer, "says": found.sentence()}
+    return {**found._asdict(), "gains": gains, **told}
 
 
 def verdict_from_json(document: Any, where: str) -> Verdict:
     """Restores a verdict from JSON that is not trusted."""
     fields = Fields(document, f"{where}: verdict")
-    parts = {
-        name: Fields(fields.mapping(name), f"{where}: {name}") for name in ("worst", "mean", "worst_task", "gains")
-    }
-    gains = {m: Fields(parts["gains"].mapping(m), f"{where}: gains") for m in MODELS[:-1]}
+    worst, mean, task, gains = (Fields(fields.mapping(name), f"{where}: {name}") for name in Verdict._fields[:4])
+    gain = {model: Fields(gains.mapping(model), f"{where}: gains") for model in MODELS[:-1]}
     return Verdict(
-        {m: parts["worst"].number(m) for m in MODELS},
-        {m: parts["mean"].number(m) for m in MODELS},
-        {m: parts["worst_task"].text(m) for m in MODELS},
-        {m: Gain(*(gains[m].number(name) for name in Gain._fields)) for m in MODELS[:-1]},
+        {model: worst.number(model) for model in MODELS},
+        {model: mean.number(model) for model in MODELS},
+        {model: task.text(model) for model in MODELS},
+        {model: Gain(*map(own.number, Gain._fields)) for model, own in gain.items()},
         fields.whole("tasks", least=1),
     )
 

@@ -10,7 +10,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,15 +50,10 @@ class Table(NamedTuple):
     def column(self, name: str, what: str) -> Any:
         """A column by its name; if there is none, the `InputError` suggests a similar name."""
         if name not in self.columns:
-            raise InputError(f"{str(self.path)!r} has no column {name!r}, given as {what}. {near(name, self.columns)}")
+            known = ", ".join(map(repr, list(self.columns)[:10])) + ", ..." * (len(self.columns) > 10)
+            near = suggestion(name, self.columns) or f"It has {known}."
+            raise InputError(f"{str(self.path)!r} has no column {name!r}, given as {what}. {near}")
         return self.columns[name]
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """A sentence that suggests a similar name, or lists the known ones."""
-    known = list(known)
-    shown = ", ".join(repr(other) for other in known[:10]) + ", ..." * (len(known) > 10)
-    return suggestion(name, known) or f"It has {shown}."
 
 
 def read(path: Path, separator: str | None = None, encoding: str = "utf-8") -> Table:
@@ -250,22 +245,15 @@ def days(column: Any) -> np.ndarray | None:
     Text is parsed by ISO 8601, with or without a time and a zone.
     """
     if is_text(column):
-        column = _parsed(_trimmed(column))
+        column, kinds = _trimmed(column), (pa.timestamp("us"), pa.timestamp("us", "UTC"))
     elif pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
-        column = compute.cast(column, pa.timestamp("us"), safe=False)
+        kinds = (pa.timestamp("us"),)
     else:
         return None
-    if column is None:
-        return None
-    return np.array(compute.cast(column, pa.int64()).to_numpy(), np.float64) / MICROSECONDS
-
-
-def _parsed(column: Any) -> Any:
-    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
-        try:
-            return compute.cast(column, kind)
-        except pa.ArrowInvalid:
-            continue
+    for kind in kinds:
+        with contextlib.suppress(pa.ArrowInvalid):
+            found = compute.cast(column, kind, safe=is_text(column))
+            return np.array(compute.cast(found, pa.int64()).to_numpy(), np.float64) / MICROSECONDS
     return None
 
 
