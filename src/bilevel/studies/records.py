@@ -13,7 +13,6 @@ import io
 import json
 import re
 import shutil
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -224,11 +223,11 @@ class RecordFiles:
 
     SETTINGS is a digest of what the runs depend on (see settings.json there). Runs of other settings, such as quick
     ones, have folders beside it, and nothing finished is ever deleted. The folder seed-0.unfinished has the checkpoint
-    of a run until it is finished.
+    of a run until it is finished. Several threads may keep runs at once.
     """
 
     def __init__(self, folder: Path):
-        self.folder, self.lock = folder, threading.Lock()  # runs end in several threads
+        self.folder = folder
 
     def place(self, experiment: Experiment, variant: str, method: Method) -> Path:
         """The folder of one method's runs with these settings."""
@@ -252,12 +251,11 @@ class RecordFiles:
         names = [*COLUMNS, *(name for name in REGRETS if name in record.columns)]
         values = zip(*(record[name].tolist() for name in names), strict=True)
         rows = [dict(zip(names, row, strict=True)) for row in values]
-        with self.lock:
-            if not (place / "settings.json").is_file():
-                place.mkdir(parents=True, exist_ok=True)
-                settings = json.dumps(experiment.settings(variant, method), indent=1)
-                write_whole(place / "settings.json", settings.encode())
-            write_table(place / f"seed-{seed}.csv", rows)
+        if not (place / "settings.json").is_file():
+            place.mkdir(parents=True, exist_ok=True)
+            settings = json.dumps(experiment.settings(variant, method), indent=1)
+            write_whole(place / "settings.json", settings.encode())
+        write_table(place / f"seed-{seed}.csv", rows)
         shutil.rmtree(self.under_way(experiment, variant, method, seed).path, ignore_errors=True)
 
     def read(self, experiment: Experiment, variant: str, method: Method) -> dict[int, Record]:

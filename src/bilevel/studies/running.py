@@ -43,12 +43,6 @@ class Stage(NamedTuple):
         methods = self.experiment.methods[self.variant]
         return [(s, m) for s in seeds for m in methods if not records.has(self.experiment, self.variant, m, s)]
 
-    @property
-    def thinning(self) -> int:
-        """One evaluation in this many is saved."""
-        kept = self.experiment.rows
-        return 1 if kept is None else max(1, self.experiment.evaluations // kept)
-
     def run(self, seed: int, method: Method) -> Run:
         """One run to be made."""
         experiment = self.experiment
@@ -104,10 +98,9 @@ def run(stage: Stage, seeds: Sequence[int], records: Records, progress: bool = T
         for seed, method, made in elsewhere(stage, todo):
             diverged += _keep(stage, seed, method, made, records) == "diverged"
         return Ran(len(todo), time.perf_counter() - began, diverged)
-    title, (seed, method) = f"{stage.experiment.name}, {stage.variant}", todo[0]
-    saves = records.under_way(stage.experiment, stage.variant, method, seed) is not None
+    title = f"{stage.experiment.name}, {stage.variant}"
     with (
-        noticed(saves) as signals,
+        noticed(isinstance(records, RecordFiles)) as signals,
         bar(title, len(todo) * stage.experiment.steps, progress) as shown,
         ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
@@ -116,7 +109,8 @@ def run(stage: Stage, seeds: Sequence[int], records: Records, progress: bool = T
             # The first run of each kind compiles for all of that kind.
             solvers = stage.experiment.methods[stage.variant]
             kinds = {jax.tree.structure(solvers[method]): method for _, method in todo}
-            list(pool.map(lambda method: _compile(stage, todo[0][0], method), kinds.values()))
+            firsts = [dataclasses.replace(stage.run(todo[0][0], method), steps=1, every=1) for method in kinds.values()]
+            list(pool.map(lambda run: run_one(run, Quiet()), firsts))
             signals.raise_again()
             parts = shown.split(len(todo))
             waiting = {pool.submit(_one, stage, *run, records, p, halt) for run, p in zip(todo, parts, strict=True)}
@@ -129,10 +123,6 @@ def run(stage: Stage, seeds: Sequence[int], records: Records, progress: bool = T
             pool.shutdown(cancel_futures=True)
             raise
     return Ran(len(todo), time.perf_counter() - began, diverged)
-
-
-def _compile(stage: Stage, seed: int, method: Method) -> None:
-    run_one(dataclasses.replace(stage.run(seed, method), steps=1, every=1), Quiet())
 
 
 def _one(stage: Stage, seed: int, method: Method, records: Records, shown: Bar, halt: threading.Event) -> str:
@@ -161,8 +151,9 @@ def _made(
         result = run_one(dataclasses.replace(run, callback=_callback(run, probe, probed)), shown, halt)
         if result.status == "callback failed":  # the probe failed, and the run leaves no record
             raise RuntimeError(result.message)
-    record = Record.of(result, experiment.seen, probed, experiment.baselines).thinned(stage.thinning)
-    return Made(result.status, record)
+    record = Record.of(result, experiment.seen, probed, experiment.baselines)
+    every = 1 if experiment.rows is None else max(1, experiment.evaluations // experiment.rows)
+    return Made(result.status, record.thinned(every))
 
 
 def _keep(stage: Stage, seed: int, method: Method, made: Made, records: Records) -> str:
@@ -207,18 +198,14 @@ def seconds_of(stage: Stage, records: RecordFiles) -> float:
     kept = records.read_facts(name)
     if kept.get("steps") == stage.experiment.steps:
         return float(kept["seconds"])
-    found = _measured_seconds(stage)
-    records.keep_facts(name, {"steps": stage.experiment.steps, "seconds": found})
-    return found
-
-
-def _measured_seconds(stage: Stage) -> float:
     methods = list(stage.experiment.methods[stage.variant])
     run = stage.run(0, methods[-1])
-    timed = max(2, min(stage.experiment.steps, stage.experiment.steps // TIMED_SHARE))
+    timed = max(2, stage.experiment.steps // TIMED_SHARE)
     _seconds_of_steps(run, 2)  # to compile
     seconds = (_seconds_of_steps(run, timed) / timed) * stage.experiment.steps
-    return (seconds + _seconds_of_probes(stage, run) / len(methods)) / (os.cpu_count() or 1)
+    found = (seconds + _seconds_of_probes(stage, run) / len(methods)) / (os.cpu_count() or 1)
+    records.keep_facts(name, {"steps": stage.experiment.steps, "seconds": found})
+    return found
 
 
 def _seconds_of_steps(run: Run, steps: int) -> float:
