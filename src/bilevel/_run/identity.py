@@ -16,7 +16,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,12 +26,11 @@ import optax
 from jax.typing import ArrayLike
 
 from bilevel._core import pytrees
-from bilevel._core.types import Json, T, Tree
+from bilevel._core.types import Json, Tree
 from bilevel._run.run import Run
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import BaseProblem
 
-V = TypeVar("V")
 Identity = dict[str, Json]
 LONG, AROUND = 120, 40  # a refusal shows longer texts only around the first difference
 
@@ -50,25 +49,13 @@ class DifferentRunError(ValueError):
     """A folder holds another run."""
 
 
-class Identities:
-    """The identities of runs. Data that several runs share are hashed once."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[object, Any]] = {}  # the object too: its id stays unique while it lives
-
-    def of(self, run: Run) -> Identity:
-        """Identity of a run, as JSON."""
-        facts = self._once(run.problem, _problem) | {"solver": text(run.solver)}
-        facts |= {"x": self._once(run.x, _point), "y": self._once(run.y, _point)}
-        facts |= {"on_divergence": text(run.policy), "fitted": run.fitted}
-        if run.metrics:  # states hold them
-            facts["metrics"] = ", ".join(f"{name}: {text(function)}" for name, function in run.metrics)
-        return facts | {"seed": int(run.seed), "steps": int(run.steps)}
-
-    def _once(self, value: V, look: Callable[[V], T]) -> T:
-        if id(value) not in self._known:
-            self._known[id(value)] = (value, look(value))
-        return self._known[id(value)][1]
+def identity_of(run: Run) -> Identity:
+    """Identity of a run, as JSON."""
+    facts = _problem(run.problem) | {"solver": text(run.solver), "x": _point(run.x), "y": _point(run.y)}
+    facts |= {"on_divergence": text(run.policy), "fitted": run.fitted}
+    if run.metrics:  # states hold them
+        facts["metrics"] = ", ".join(f"{name}: {text(function)}" for name, function in run.metrics)
+    return facts | {"seed": int(run.seed), "steps": int(run.steps)}
 
 
 def digest(facts: Mapping[str, Json]) -> str:

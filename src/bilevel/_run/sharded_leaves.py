@@ -13,6 +13,7 @@ of one leaf, under the name that it has on one device, so that names do not depe
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import secrets
 from collections.abc import Callable
@@ -22,14 +23,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, Sharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from bilevel._core.array_files import Content
 from bilevel._core.documents import Fields, is_text, is_whole
 from bilevel._core.types import Json, Tree
 from bilevel._run import devices, state_files
 from bilevel._run.checkpoints import Checksums, RowReader, Saved, Writer, check_files, import_orbax
-from bilevel._run.devices import Layout, is_in_groups, spec_of_rows
+from bilevel._run.devices import Layout, TaskRange, is_in_groups, spec_of_rows
 from bilevel._run.peers import check_shared_folder, mark
 from bilevel._run.run import Run
 from bilevel._run.run_folder import ARRAYS, arrays_name
@@ -43,13 +44,6 @@ class Pieces:
 
     starts: tuple[int, ...]
     values: tuple[Tree, ...]
-
-
-class Target(NamedTuple):
-    """Target of a piece: its sharding and shape; no sharding = on one device, which JAX chooses."""
-
-    shape: tuple[int, ...]
-    sharding: Sharding | None
 
 
 def in_pieces(layout: Layout | None, tree: Tree) -> Tree:
@@ -68,26 +62,23 @@ def in_pieces(layout: Layout | None, tree: Tree) -> Tree:
     return jax.tree.map(node, tree, is_leaf=is_in_groups)
 
 
-def targets(layout: Layout | None, tree: Tree) -> Tree:
-    """The targets of the pieces of each leaf of an outline, whose shapes are as on one device."""
+def targets(layout: Layout | None, outline: Tree) -> Tree:
+    """The pieces of an outline, whose shapes are as on one device. On several devices each has its sharding."""
+    if layout is None:
+        return in_pieces(None, outline)
+
+    def cut(leaf: Tree, spec: PartitionSpec, part: TaskRange | None = None) -> jax.ShapeDtypeStruct:
+        shape = leaf.shape if part is None else (part.stop - part.start, *leaf.shape[1:])
+        return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=NamedSharding(layout.mesh, spec))
 
     def node(value: Tree) -> Tree:
-        if layout is None:
-            return jax.tree.map(lambda leaf: Pieces((0,), (Target(leaf.shape, None),)), value)
         if not is_in_groups(value):
-            return Pieces((0,), (Target(value.shape, NamedSharding(layout.mesh, layout.spec_of(value))),))
-        groups = []
-        for own, parts in zip(value, layout.ranges, strict=True):
-            places = [(part.stop - part.start, NamedSharding(layout.mesh, spec_of_rows(part, value))) for part in parts]
-            starts = tuple(part.start for part in parts)
+            return cut(value, layout.spec_of(value))
+        both = [(own, part) for own, parts in zip(value, layout.ranges, strict=True) for part in parts]
+        rows = [jax.tree.map(functools.partial(cut, spec=spec_of_rows(p, value), part=p), own) for own, p in both]
+        return type(value)(tuple(rows))
 
-            def of_leaf(leaf: Tree, starts: tuple[int, ...] = starts, places: list = places) -> Pieces:
-                return Pieces(starts, tuple(Target((rows, *leaf.shape[1:]), place) for rows, place in places))
-
-            groups.append(jax.tree.map(of_leaf, own))
-        return type(value)(tuple(groups))
-
-    return jax.tree.map(node, tree, is_leaf=is_in_groups)
+    return in_pieces(layout, jax.tree.map(node, outline, is_leaf=is_in_groups))
 
 
 def on_devices(layout: Layout | None, tree: Tree) -> Tree:
@@ -106,33 +97,11 @@ def on_devices(layout: Layout | None, tree: Tree) -> Tree:
     return jax.tree.map(node, tree, is_leaf=is_in_groups)
 
 
-class States:
-    """Writes states of a run, in one file if there is no writer of parts."""
-
-    def __init__(self, run: Run):
-        assert run.checkpoint is not None
-        self._run, self._folder = run, run.checkpoint.path
-        peers = run.peers
-        self._writer = run.checkpoint.files.writer(peers.processes, peers.rank)
-
-    def begin(self, reached: RunState) -> Callable[[], Snapshot]:
-        """Copies the state, in all processes.
-
-        Returns a function for a thread, which raises an OSError or returns what process 0 then writes.
-        """
-        if self._writer is None:
-            snapshot = state_files.take(self._run, reached)
-            return lambda: snapshot
-        return begin(self._run, reached, self._writer, self._folder)
-
-    def abandon(self) -> None:
-        """Stops waiting for other processes."""
-        if self._writer is not None:
-            self._writer.abandon()
-
-
 def begin(run: Run, reached: RunState, writer: Writer, folder: Path) -> Callable[[], Snapshot]:
-    """Copies the state; see `States.begin`."""
+    """Copies the state, in all processes.
+
+    Returns a function for a thread, which raises an OSError or returns what process 0 then writes.
+    """
     place = folder / arrays_name(reached.step, _token(run, folder))
     named = state_files.named_leaves(
         in_pieces(run.layout, Outline(reached.carry, reached.best, reached.safe)._asdict())
@@ -291,7 +260,7 @@ def _large(name: str, found: Plan, rows: RowReader, goal: Pieces) -> Pieces:
     part, kind = found.parts[name], found.kinds[name]
     inner = part.shape[1:]
 
-    def piece(start: int, target: Target) -> jax.Array:
+    def piece(start: int, target: jax.ShapeDtypeStruct) -> jax.Array:
         # Keys are stored as numbers with one more axis.
         shape = (target.shape[0] if target.shape else part.shape[0], *inner)
         if target.sharding is None:
