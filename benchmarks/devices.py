@@ -157,8 +157,8 @@ def sampled_timer(shape: str, tasks: str, drawn: str, devices: str) -> None:
     taken = []
     for k in range(ROUNDS + 1):  # the first compiles
         began = time.perf_counter()
-        there = ((carry,), (run.key,), ((k + 1) * steps,), (run.steps,))
-        (carry,) = jax.block_until_ready(loop.steps(solver, run.placed, *there, layout=layout))
+        there = (carry, run.key, (k + 1) * steps, run.steps)
+        carry = jax.block_until_ready(loop.steps(solver, run.placed, *there, layout=layout))
         taken.append(1e3 * (time.perf_counter() - began) / steps)
     assert bool(carry.finite), "diverged"
     print(json.dumps(taken[1:]))

@@ -113,7 +113,7 @@ def sums():
     layout = Layout.of(2, PROBLEM, X)
     run = Run(PROBLEM, SOLVER, X, jnp.zeros(4), 0, 10, layout=layout)
     carry = layout.laid_out(loop.first(run.stepper, run.placed, run.start(), run.key))
-    lowered = loop.steps.lower(run.stepper, run.placed, (carry,), (run.key,), (3,), (1,), layout=layout)
+    lowered = loop.steps.lower(run.stepper, run.placed, carry, run.key, 3, 1, layout=layout)
     text = lowered.compile().as_text()
     sent = r"(all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(-start)?\("
     computations = re.split(r"\n(?=\S)", text)
@@ -147,7 +147,7 @@ def in_parts():
         layout = Layout.of(mesh, PROBLEM, x)
         run = Run(PROBLEM, solver, x, jnp.zeros(4), 0, 10, layout=layout)
         carry = layout.laid_out(loop.first(run.stepper, run.placed, run.start(), run.key))
-        (after,) = loop.steps(run.stepper, run.placed, (carry,), (run.key,), (3,), (1,), layout=layout)
+        after = loop.steps(run.stepper, run.placed, carry, run.key, 3, 1, layout=layout)
         shaped = [leaf for leaf in jax.tree.leaves(after) if np.shape(leaf) == X.shape]
         found["held"].append([len(shaped), sorted({leaf.addressable_data(0).size for leaf in shaped})])
     return found

@@ -271,7 +271,7 @@ def program(solver, problem, x, devices):
     run = Run(problem, solver, x, jnp.zeros(4), 0, 10, layout=layout)
     carry = loop.first(run.stepper, run.placed, run.start(), run.key)
     carry = carry if layout is None else layout.laid_out(carry)
-    lowered = loop.steps.lower(run.stepper, run.placed, (carry,), (run.key,), (3,), (1,), layout=layout)
+    lowered = loop.steps.lower(run.stepper, run.placed, carry, run.key, 3, 1, layout=layout)
     text = lowered.compile().as_text()
     return [block for block in re.split(r"\n(?=\S)", text) if not block.startswith("ENTRY")]
 

@@ -79,7 +79,7 @@ def test_a_run_may_be_cut_anywhere(moment, tmp_path, monkeypatch):
 
     def until_then(*arguments, **options):
         after = compiled(*arguments, **options)
-        if int(after[0].state.step) >= moment:
+        if int(after.state.step) >= moment:
             halt.set()
         return after
 
@@ -129,10 +129,10 @@ def test_the_result_is_in_the_folder_once_the_run_has_ended(stopped):
 
 
 def test_a_resumed_run_compiles_no_steps_and_measures_nothing_again(stopped, monkeypatch):
-    traced = loop._step._cache_size()
+    traced = loop.steps._cache_size()
     monkeypatch.setattr(bl.Solver, "init", lambda *a, **o: pytest.fail("it was started again"))
     solve(checkpoint=stopped, resume=True)
-    assert loop._step._cache_size() == traced
+    assert loop.steps._cache_size() == traced
 
 
 def test_the_clock_goes_on(stopped):

@@ -286,7 +286,7 @@ def test_ctrl_c_in_a_compiled_call_returns_the_state_before_it(monkeypatch):
     compiled, calls = loop.steps, []
 
     def interrupted(*arguments, **options):
-        calls.append(int(arguments[2][0].state.step))
+        calls.append(int(arguments[2].state.step))
         if len(calls) == 4:
             raise KeyboardInterrupt
         return compiled(*arguments, **options)

@@ -601,7 +601,7 @@ def test_patience_and_callbacks_end_the_seeds_of_a_batch_one_by_one():
 
 
 def test_ctrl_c_in_a_batch_returns_what_all_seeds_have_reached(monkeypatch):
-    compiled, calls = loop.steps, []
+    compiled, calls = loop.steps_of_lanes, []
 
     def interrupted(*arguments, **options):
         calls.append([int(carry.state.step) for carry in arguments[2]])
@@ -609,7 +609,7 @@ def test_ctrl_c_in_a_batch_returns_what_all_seeds_have_reached(monkeypatch):
             raise KeyboardInterrupt
         return compiled(*arguments, **options)
 
-    monkeypatch.setattr(loop, "steps", interrupted)
+    monkeypatch.setattr(loop, "steps_of_lanes", interrupted)
     results = batched(GIVEN, steps=300, every=100)
     assert [result.status for result in results] == ["interrupted"] * 3
     assert [result.steps for result in results] == calls[-1]
@@ -617,14 +617,14 @@ def test_ctrl_c_in_a_batch_returns_what_all_seeds_have_reached(monkeypatch):
 
 
 def test_on_accelerators_seeds_are_batched(monkeypatch):
-    called, compiled = [], loop.steps
+    called, compiled = [], loop.steps_of_lanes
 
     def note(*arguments, **options):
         called.append(len(arguments[2]))
         return compiled(*arguments, **options)
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(loop, "steps", note)
+    monkeypatch.setattr(loop, "steps_of_lanes", note)
     assert [result.seed for result in run(seeds=[4, 7])] == [4, 7]
     assert set(called) == {2}
 

@@ -9,9 +9,10 @@ products are summed in another order.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 
@@ -170,7 +171,7 @@ def advance(
     stop = runs[0].peers.decided(_stop(runs, moves, first, writers, limits))
     began = time.perf_counter()
     stops = [stop if moving else lane.step for lane, moving in zip(lanes, moves, strict=True)]
-    called = jax.block_until_ready(loop.steps(*_of_a_call(runs, lanes, stops, first), layout=runs[0].layout))
+    called = jax.block_until_ready(_call(runs, lanes, stops, first)())
     # The first call compiles and takes one step, so that the next ones are short rather than long.
     pace = (stop - first.step) / (time.perf_counter() - began)
     finite, ends = jax.device_get(([carry.finite for carry in called], [carry.state.step for carry in called]))
@@ -241,17 +242,17 @@ def _stop(
     return min([stop, *(pick + 1 for pick in picks if pick is not None)])
 
 
-def _of_a_call(runs: Sequence[Run], lanes: Sequence[RunState], stops: Sequence[int], first: RunState) -> tuple:
-    """What `loop.steps` takes: steps at the rates of `first`, which those that move have in common."""
+def _call(
+    runs: Sequence[Run], lanes: Sequence[RunState], stops: Sequence[int], first: RunState
+) -> Callable[[], Sequence[Carry]]:
+    """A compiled call: steps at the rates of `first`, which the lanes that move have in common."""
     picks = [run.pick(lane.step, stop) for run, lane, stop in zip(runs, lanes, stops, strict=True)]
-    return (
-        solver_of(runs[0], first),
-        runs[0].placed,
-        tuple(lane.carry for lane in lanes),
-        tuple(run.key for run in runs),
-        tuple(stops),
-        tuple(int(run.steps) if pick is None else pick for run, pick in zip(runs, picks, strict=True)),
-    )
+    picks = [int(run.steps) if pick is None else pick for run, pick in zip(runs, picks, strict=True)]
+    solver, problem, layout = solver_of(runs[0], first), runs[0].placed, runs[0].layout
+    if len(runs) == 1:
+        return lambda: (loop.steps(solver, problem, lanes[0].carry, runs[0].key, stops[0], picks[0], layout=layout),)
+    carries, keys = tuple(lane.carry for lane in lanes), tuple(run.key for run in runs)
+    return functools.partial(loop.steps_of_lanes, solver, problem, carries, keys, tuple(stops), tuple(picks))
 
 
 def _last_finite(runs: Sequence[Run], lanes: Sequence[RunState], i: int, broken: Carry) -> RunState:
@@ -263,7 +264,7 @@ def _last_finite(runs: Sequence[Run], lanes: Sequence[RunState], i: int, broken:
 
     def until(stop: int) -> Carry:
         stops = [stop if k == i else other.step for k, other in enumerate(lanes)]
-        return loop.steps(*_of_a_call(runs, lanes, stops, lane), layout=run.layout)[i]
+        return _call(runs, lanes, stops, lane)()[i]
 
     low, carry = lane.step, lane.carry  # finite
     high, after, back = int(broken.state.step), broken, 1  # not finite

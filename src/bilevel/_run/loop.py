@@ -64,10 +64,15 @@ class Carry(NamedTuple):
     finite: jax.Array  # losses and direction in every step; x, y and the weights after the last
 
 
-# Traced once, for `first` and for `steps`, and compiled as part of the latter.
-@functools.partial(jax.jit, inline=True)
-def _step(solver: Solver, problem: Any, state: State, key: jax.Array) -> tuple[State, Info]:
-    return (solver.visit if isinstance(solver, SomeTasks) else solver.step)(problem, state, key)
+def _step_of(solver: Solver) -> Callable[..., tuple[State, Info]]:
+    """The step of the class of a solver."""
+    return _traced_once(SomeTasks.visit if isinstance(solver, SomeTasks) else type(solver).step)
+
+
+@functools.cache
+def _traced_once(step: Callable[..., tuple[State, Info]]) -> Callable[..., tuple[State, Info]]:
+    """A step that is traced once, for `first` and for `steps`, and compiled as part of the latter."""
+    return jax.jit(step, inline=True)
 
 
 def first(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) -> Carry:
@@ -81,7 +86,7 @@ def first(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) ->
 
 def _nothing_seen(solver: Solver, problem: BaseProblem, state: State, key: jax.Array) -> Info:
     """What a step reports, where none was taken."""
-    _, info = jax.eval_shape(_step, solver, problem, state, key)
+    _, info = jax.eval_shape(_step_of(solver), solver, problem, state, key)
     unknown = lambda a: np.nan if jnp.issubdtype(a.dtype, jnp.inexact) else 0  # noqa: E731
     return jax.tree.map(lambda a: np.full(a.shape, unknown(a), a.dtype), info)
 
@@ -105,52 +110,32 @@ def _moved(solver: SomeTasks, problem: Any, state: State, key: jax.Array) -> Sta
     return solver.moved(problem, state, key)
 
 
-@functools.partial(jax.jit, static_argnames="layout")
-def steps(
-    solver: Solver,
-    problem: BaseProblem,
-    carries: tuple[Carry, ...],
-    keys: tuple[jax.Array, ...],
-    stops: tuple[Count, ...],
-    picks: tuple[Count, ...],
-    layout: Layout | None = None,
-) -> tuple[Carry, ...]:
-    """Steps of every lane up to its stop; a lane that is there already keeps its value.
-
-    A lane is one run of a batch; where there is one only, nothing is batched. The lanes are stacked in here, so that
-    outside every lane is a value of its own. On several devices there is one lane.
-    """
-    if len(carries) == 1:
-        return (_steps(solver, problem, layout, carries[0], keys[0], stops[0], picks[0]),)
-    lanes = (pytrees.stack(carries), pytrees.stack(keys), jnp.stack(stops), jnp.stack(picks))
-    after = jax.vmap(functools.partial(_steps, solver, problem, layout))(*lanes)
-    return tuple(pytrees.index(after, i) for i in range(len(carries)))
-
-
 def _moved_finitely(norm: jax.Array, x: Any) -> jax.Array:
     """Whether the direction was finite. A solver may not know its norm, which is NaN then: so x is looked at."""
     return jax.lax.cond(jnp.isnan(norm), lambda: pytrees.all_finite(x), lambda: jnp.isfinite(norm))
 
 
-def _steps(
+@functools.partial(jax.jit, static_argnames="layout")
+def steps(
     solver: Solver,
     problem: BaseProblem,
-    layout: Layout | None,
     carry: Carry,
     key: jax.Array,
     stop: Count,
     pick: Count,
+    layout: Layout | None = None,
 ) -> Carry:
-    """Steps of one lane; the state before step `pick`, with y after it, becomes the random iterate.
+    """Steps up to `stop`; the state before step `pick`, with y after it, becomes the random iterate.
 
     That is the pairing (x^t, y^{t+1}) of the theory for solvers that move y first. Where x moves first, y^{t+1} belongs
     to x^{t+1}, and y is kept as it was before the step too.
     """
+    step = _step_of(solver)
     laid_out = (lambda carry: carry) if layout is None else layout.constrained
 
     def one(carry: Carry) -> Carry:
         before = carry.state if layout is None else layout.with_whole_x(carry.state)
-        state, info = _step(solver, problem, before, jax.random.fold_in(key, before.step))
+        state, info = step(solver, problem, before, jax.random.fold_in(key, before.step))
         watch = carry.watch.see(info.direction_norm)
         if isinstance(carry.average, LateAverage):
             average = carry.average.see(state)
@@ -181,6 +166,24 @@ def _steps(
     carry = jax.lax.scan(stretch, carry, (jnp.arange(3), ends))[0]
     state = carry.state
     return carry._replace(finite=carry.finite & pytrees.all_finite((state.x, state.y, state.weights)))
+
+
+@jax.jit
+def steps_of_lanes(
+    solver: Solver,
+    problem: BaseProblem,
+    carries: tuple[Carry, ...],
+    keys: tuple[jax.Array, ...],
+    stops: tuple[Count, ...],
+    picks: tuple[Count, ...],
+) -> tuple[Carry, ...]:
+    """`steps` of the runs of a batch, on one device; one that is at its stop already keeps its value.
+
+    They are stacked in here, so that outside every lane is a value of its own.
+    """
+    lanes = (pytrees.stack(carries), pytrees.stack(keys), jnp.stack(stops), jnp.stack(picks))
+    after = jax.vmap(functools.partial(steps, solver, problem))(*lanes)
+    return tuple(pytrees.index(after, i) for i in range(len(carries)))
 
 
 def _whole(go: Callable[[Carry], jax.Array], one: Callable[[Carry], Carry]) -> Callable[[Carry], Carry]:
