@@ -38,27 +38,6 @@ WRITER = re.compile(r"process_(\d+)")  # in the name of a file
 _ONE_AT_A_TIME = threading.Lock()  # Orbax counts the writes of a process, whose runs may be in several threads
 
 
-class Writer(abc.ABC):
-    """Writes arrays into a folder; each of several processes writes the parts that its devices hold."""
-
-    @abc.abstractmethod
-    def begin(self, place: Path, arrays: Mapping[str, jax.Array]) -> Callable[[], Checksums]:
-        """Starts to write arrays; all processes call this together.
-
-        Args:
-            place: a folder that does not exist. It appears when everything is written.
-            arrays: with at least one axis and one number each.
-
-        Returns:
-            A function to call once, in another thread. It waits until everything is written, or raises an OSError.
-            It returns the checksums of all files in process 0, and nothing in the others.
-        """
-
-    @abc.abstractmethod
-    def abandon(self) -> None:
-        """Stops waiting for other processes, because the run has ended in one of them. An unfinished state is lost."""
-
-
 class Files(abc.ABC):
     """A format of checkpoints: how states are stored in the folder of a run."""
 
@@ -66,7 +45,7 @@ class Files(abc.ABC):
         """Raises if a package is missing or an option makes no sense."""
 
     @abc.abstractmethod
-    def writer(self, processes: int, rank: int) -> Writer | None:
+    def writer(self, processes: int, rank: int) -> OrbaxWriter | None:
         """The writer of a run's arrays for this number of processes; None = process 0 writes them into its file."""
 
 
@@ -106,7 +85,7 @@ class Orbax(Files):
         values.positive("seconds", self.seconds, of="Orbax")
         import_orbax()
 
-    def writer(self, processes: int, rank: int) -> Writer:
+    def writer(self, processes: int, rank: int) -> OrbaxWriter:
         """A writer that uses Orbax."""
         return OrbaxWriter(processes, rank, float(self.seconds))
 
@@ -177,15 +156,27 @@ def import_orbax() -> Any:
     return orbax.checkpoint
 
 
-class OrbaxWriter(Writer):
-    """Writes in the background. `processes` is also 1 for one of several processes that makes a run of its own."""
+class OrbaxWriter:
+    """Writes arrays in the background. Each of several processes writes the parts that its devices hold.
+
+    `processes` is also 1 for one of several processes that makes a run of its own.
+    """
 
     def __init__(self, processes: int, rank: int, seconds: float):
         self._processes, self._rank, self._seconds = processes, rank, seconds
         self._meeting = Meeting(processes, rank)
 
     def begin(self, place: Path, arrays: Mapping[str, jax.Array]) -> Callable[[], Checksums]:
-        """Copies the arrays off the devices and begins to write."""
+        """Copies the arrays off the devices and begins to write; all processes call this together.
+
+        Args:
+            place: a folder that does not exist. It appears when everything is written.
+            arrays: with at least one axis and one number each.
+
+        Returns:
+            A function to call once, in another thread. It waits until everything is written, or raises an OSError.
+            It returns the checksums of all files in process 0, and nothing in the others.
+        """
         ocp, tree = import_orbax(), dict(arrays)
         self._meeting.begin(place.name)
         chunked = jax.tree.map(lambda _: ocp.SaveArgs(chunk_byte_size=CHUNK), tree)
@@ -195,7 +186,7 @@ class OrbaxWriter(Writer):
         return functools.partial(self._end, checkpointer, place)
 
     def abandon(self) -> None:
-        """Leaves the exchange between the processes."""
+        """Stops waiting for other processes, because the run has ended in one of them. An unfinished state is lost."""
         self._meeting.leave()
 
     def _end(self, checkpointer: Any, place: Path) -> Checksums:

@@ -119,8 +119,9 @@ def _parts(address: str) -> tuple[str, int]:
 
 def _own_address(host: str, port: int) -> str:
     """The address of this host in the network of process 0, found without sending anything."""
-    with socket.socket(family(host, port), socket.SOCK_DGRAM) as probe:
-        probe.connect((host.strip("[]"), port))
+    place = host.strip("[]"), port
+    with socket.socket(_family(*place), socket.SOCK_DGRAM) as probe:
+        probe.connect(place)
         return probe.getsockname()[0]
 
 
@@ -154,13 +155,7 @@ class Launch(NamedTuple):
     by: str | None = None  # the launcher
     processes: int | None = None
     process: int | None = None
-    one_host: bool = False
-    job: int = 0  # a number that other jobs on the host are unlikely to share
-
-    @property
-    def address(self) -> str | None:
-        """The address of process 0 if all are on one host."""
-        return f"127.0.0.1:{PORTS[self.job % len(PORTS)]}" if self.one_host else None
+    address: str | None = None  # of process 0, if all are on one host
 
 
 def launch(environment: Mapping[str, str] = os.environ) -> Launch:
@@ -171,34 +166,24 @@ def launch(environment: Mapping[str, str] = os.environ) -> Launch:
     """
     whole = lambda name: int(environment[name]) if environment.get(name, "").isdigit() else None  # noqa: E731
     if "OMPI_COMM_WORLD_SIZE" in environment:  # Open MPI 4 and 5; first, as mpirun may run inside a job of Slurm
-        count = whole("OMPI_COMM_WORLD_SIZE")
-        name = environment.get("PMIX_NAMESPACE", "")
-        job = int.from_bytes(name.encode(), "big") % 65521
-        alone = whole("OMPI_COMM_WORLD_LOCAL_SIZE") == count
-        return Launch("mpirun", count, whole("OMPI_COMM_WORLD_RANK"), alone, job)
+        count, here = whole("OMPI_COMM_WORLD_SIZE"), whole("OMPI_COMM_WORLD_LOCAL_SIZE")
+        job = int.from_bytes(environment.get("PMIX_NAMESPACE", "").encode(), "big") % 65521
+        return Launch("mpirun", count, whole("OMPI_COMM_WORLD_RANK"), _local_address(job) if here == count else None)
     if "SLURM_PROCID" in environment and "SLURM_STEP_NUM_TASKS" in environment:
         job = 8 * (whole("SLURM_JOB_ID") or 0) + (whole("SLURM_STEP_ID") or 0)
-        count, nodes = whole("SLURM_STEP_NUM_TASKS"), whole("SLURM_STEP_NUM_NODES")
-        return Launch("srun", count, whole("SLURM_PROCID"), nodes == 1, job)
+        address = _local_address(job) if whole("SLURM_STEP_NUM_NODES") == 1 else None
+        return Launch("srun", whole("SLURM_STEP_NUM_TASKS"), whole("SLURM_PROCID"), address)
     if "JOB_COMPLETION_INDEX" in environment:
         return Launch("an Indexed Job", None, whole("JOB_COMPLETION_INDEX"))
     return Launch()
 
 
+def _local_address(job: int) -> str:
+    """An address with a port that other jobs on the host are unlikely to use."""
+    return f"127.0.0.1:{PORTS[job % len(PORTS)]}"
+
+
 # ------------------------------------------------------------------ all processes meet
-
-
-class _Timer:
-    def __init__(self, seconds: float):
-        self.seconds, self.end = seconds, time.monotonic() + seconds
-
-    @property
-    def left(self) -> float:
-        return max(0.001, self.end - time.monotonic())
-
-    @property
-    def over(self) -> bool:
-        return time.monotonic() >= self.end
 
 
 def meet(host: str, port: int, processes: int, process: int, seconds: float) -> None:
@@ -207,30 +192,43 @@ def meet(host: str, port: int, processes: int, process: int, seconds: float) -> 
     They meet before JAX connects them, because JAX ends the others without a message if one is missing. Process 0
     listens at JAX's address, the others send their numbers, and process 0 answers when all have arrived.
     """
-    where, clock = WHERE.format(host, port), _Timer(seconds)
+    where, place, end = WHERE.format(host, port), (host.strip("[]"), port), time.monotonic() + seconds
     if process == 0:
-        _receive(where, host, port, processes, clock)
-    else:
-        _come(where, host, port, f"{process} {processes}", clock)
+        _receive(where, place, processes, seconds)
+        return
+    while (left := end - time.monotonic()) > 0:
+        try:
+            with socket.create_connection(place, timeout=left) as guest:
+                guest.sendall(f"{process} {processes}".encode())
+                answer = guest.recv(10 * LONGEST)
+        except OSError:
+            answer = b""  # process 0 has not started yet, or has ended
+        if answer == b"go":
+            return
+        if answer:
+            raise ValueError(f"{answer.decode(errors='replace')}.")
+        time.sleep(PAUSE)
+    raise TimeoutError(f"{where}: process 0 and all others did not meet there within {seconds:g} s.")
 
 
-def _receive(where: str, host: str, port: int, processes: int, clock: _Timer) -> None:
+def _receive(where: str, place: tuple[str, int], processes: int, seconds: float) -> None:
+    end = time.monotonic() + seconds
     try:
-        server = socket.create_server((host.strip("[]"), port), family=family(host, port))
+        server = socket.create_server(place, family=_family(*place))
     except OSError as error:
         raise OSError(error.errno, f"{where}: process 0 cannot listen there, {error.strerror}") from None
     came: dict[int, socket.socket] = {}
     with server:
         try:
             while len(came) < processes - 1:
-                server.settimeout(clock.left)
+                server.settimeout(max(0.001, end - time.monotonic()))
                 _let_in(where, server.accept()[0], processes, came)
             for guest in came.values():
                 guest.sendall(b"go")
         except TimeoutError:
             missing = ", ".join(str(i) for i in range(1, processes) if i not in came)
             raise TimeoutError(
-                f"{where}: of {processes} processes, {missing} did not come within {clock.seconds:g} s. Are so many "
+                f"{where}: of {processes} processes, {missing} did not come within {seconds:g} s. Are so many "
                 "started, do all have this address, and can they reach it?"
             ) from None
         finally:
@@ -255,22 +253,5 @@ def _let_in(where: str, guest: socket.socket, processes: int, came: dict[int, so
     came[number] = guest
 
 
-def _come(where: str, host: str, port: int, message: str, clock: _Timer) -> None:
-    while not clock.over:
-        try:
-            with socket.create_connection((host.strip("[]"), port), timeout=clock.left) as guest:
-                guest.sendall(message.encode())
-                answer = guest.recv(10 * LONGEST)
-        except OSError:
-            answer = b""  # process 0 has not started yet, or has ended
-        if answer == b"go":
-            return
-        if answer:
-            raise ValueError(f"{answer.decode(errors='replace')}.")
-        time.sleep(PAUSE)
-    raise TimeoutError(f"{where}: process 0 and all others did not meet there within {clock.seconds:g} s.")
-
-
-def family(host: str, port: int) -> socket.AddressFamily:
-    """The family of a host's addresses."""
-    return socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0][0]
+def _family(host: str, port: int) -> socket.AddressFamily:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]

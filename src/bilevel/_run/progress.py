@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -18,37 +18,26 @@ LOGGER = logging.getLogger("bilevel")
 LOG_SECONDS = 10.0  # seconds between two messages, unless a tenth of the run passes sooner
 
 
-class Bar(Protocol):
+class Bar:
     """Shows the progress of one or several runs."""
 
     def show(self, step: int, worst: float | None = None, mean: float | None = None) -> None:
         """Shows a step, and the losses if they were evaluated there."""
-        ...
 
     def end(self, status: str) -> None:
         """Shows how the run ended."""
-        ...
 
     def split(self, count: int) -> Sequence[Bar]:
         """A bar for each of several runs; together they move this one."""
-        ...
+        whole = _Whole(self, count)
+        return [_Part(whole, number) for number in range(count)]
 
 
-class Quiet:
+class Quiet(Bar):
     """Shows nothing."""
 
-    def show(self, step: int, worst: float | None = None, mean: float | None = None) -> None:
-        """Does nothing."""
 
-    def end(self, status: str) -> None:
-        """Does nothing."""
-
-    def split(self, count: int) -> Sequence[Bar]:
-        """Quiet bars."""
-        return [self] * count
-
-
-class Logged:
+class Logged(Bar):
     """Logs the start, about each tenth or every ten seconds, and the end."""
 
     def __init__(self, title: str, steps: int):
@@ -58,7 +47,6 @@ class Logged:
         LOGGER.info("%s: %d steps, compiling", title, steps)
 
     def show(self, step: int, worst: float | None = None, mean: float | None = None) -> None:
-        """Logs the step if a message is due."""
         if worst is not None:
             self.losses = f", worst {worst:.4g}, mean {mean:.4g}"
         now = time.monotonic()
@@ -68,15 +56,10 @@ class Logged:
             LOGGER.info("%s: step %d of %d, %.1f s%s", self.title, step, self.steps, now - self.began, self.losses)
 
     def end(self, status: str) -> None:
-        """Logs how it ended."""
         LOGGER.info("%s: %s, %.1f s%s", self.title, status, time.monotonic() - self.began, self.losses)
 
-    def split(self, count: int) -> Sequence[Bar]:
-        """Joins the parts of one message."""
-        return split(self, count)
 
-
-class _Rich:
+class _Rich(Bar):
     def __init__(self, progress: Progress, task: TaskID):
         self.progress, self.task, self.losses = progress, task, ""
 
@@ -86,12 +69,6 @@ class _Rich:
         speed = self.progress.tasks[self.task].speed
         rate = "" if speed is None else f"{speed:,.0f} steps/s"
         self.progress.update(self.task, completed=step, rate=rate, losses=self.losses)
-
-    def end(self, status: str) -> None:
-        pass
-
-    def split(self, count: int) -> Sequence[Bar]:
-        return split(self, count)
 
 
 class _Whole:
@@ -118,7 +95,7 @@ class _Whole:
                 self.bar.end(", ".join(f"{n} {status}" for status, n in Counter(self.statuses.values()).items()))
 
 
-class _Part:
+class _Part(Bar):
     """One run of several."""
 
     def __init__(self, whole: _Whole, number: int):
@@ -129,15 +106,6 @@ class _Part:
 
     def end(self, status: str) -> None:
         self.whole.end(self.number, status)
-
-    def split(self, count: int) -> Sequence[Bar]:
-        return split(self, count)
-
-
-def split(bar: Bar, count: int) -> Sequence[Bar]:
-    """A bar for each of several runs, which move one bar together."""
-    whole = _Whole(bar, count)
-    return [_Part(whole, number) for number in range(count)]
 
 
 @contextmanager

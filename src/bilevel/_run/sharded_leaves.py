@@ -29,7 +29,7 @@ from bilevel._core.array_files import Content
 from bilevel._core.documents import Fields, is_text, is_whole
 from bilevel._core.types import Json, Tree
 from bilevel._run import devices, state_files
-from bilevel._run.checkpoints import Checksums, RowReader, Saved, Writer, check_files, import_orbax
+from bilevel._run.checkpoints import Checksums, OrbaxWriter, RowReader, Saved, check_files, import_orbax
 from bilevel._run.devices import Layout, TaskRange, is_in_groups, spec_of_rows
 from bilevel._run.peers import check_shared_folder, mark
 from bilevel._run.run import Run
@@ -97,7 +97,7 @@ def on_devices(layout: Layout | None, tree: Tree) -> Tree:
     return jax.tree.map(node, tree, is_leaf=is_in_groups)
 
 
-def begin(run: Run, reached: RunState, writer: Writer, folder: Path) -> Callable[[], Snapshot]:
+def begin(run: Run, reached: RunState, writer: OrbaxWriter, folder: Path) -> Callable[[], Snapshot]:
     """Copies the state, in all processes.
 
     Returns a function for a thread, which raises an OSError or returns what process 0 then writes.

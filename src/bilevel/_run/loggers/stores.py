@@ -25,7 +25,30 @@ FOLDER_TAG = "bilevel.folder"  # holds a hash of the folder, as a filter cannot 
 _making = threading.Lock()  # a new store makes its tables at the first use, which two threads must not do at once
 
 
-class TensorBoard(Logger):
+class _Store(Logger):
+    """A logger that writes through an object of a package, which `start` makes."""
+
+    _opened: Any = None
+
+    def _open(self) -> Any:
+        if self._opened is None:
+            raise RuntimeError(f"{self!r} was not started")
+        return self._opened
+
+
+def _told(facts: Facts) -> dict[str, Json]:
+    return {"solver": facts.solver, "seed": facts.seed, "steps": facts.steps, "bilevel": facts.version}
+
+
+def _name(name: str | None, facts: Facts) -> str:
+    return name or f"{facts.title}, seed {facts.seed}"
+
+
+def _seed_name(name: str | None, seed: int) -> str | None:
+    return f"{name}, seed {seed}" if name else None
+
+
+class TensorBoard(_Store):
     """Writes a run for `tensorboard --logdir folder`; it needs the extra `tensorboard`.
 
     Event files are written by tensorboardX, which needs neither TensorFlow nor PyTorch. When a run is resumed,
@@ -38,7 +61,6 @@ class TensorBoard(Logger):
     def __init__(self, folder: str | os.PathLike[str]):
         require("TensorBoard", "tensorboardX", "tensorboard")
         self.folder = folder
-        self._writer: Any = None
         self._names: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -51,9 +73,8 @@ class TensorBoard(Logger):
         self._names = plain_names(facts.tasks, REFUSED_BY_TENSORBOARD)
         # Files are named by the second: without the suffix one of the same second would be replaced.
         purged, suffix = (facts.step + 1, f".{facts.step}") if facts.step else (None, "")
-        self._writer = SummaryWriter(os.fspath(self.folder), purge_step=purged, filename_suffix=suffix)
-        told = {"solver": facts.solver, "seed": facts.seed, "steps": facts.steps, "bilevel": facts.version}
-        self._text("run", told, facts.step)
+        self._opened = SummaryWriter(os.fspath(self.folder), purge_step=purged, filename_suffix=suffix)
+        self._text("run", _told(facts), facts.step)
 
     def log(self, row: Evaluation) -> None:
         """Writes a point of each curve."""
@@ -76,16 +97,11 @@ class TensorBoard(Logger):
         """A logger to a folder in this one."""
         return TensorBoard(Path(self.folder) / f"seed-{seed}")
 
-    def _open(self) -> Any:
-        if self._writer is None:
-            raise RuntimeError(f"{self!r} was not started")
-        return self._writer
-
     def _text(self, tag: str, facts: Mapping[str, Json], step: int) -> None:
         self._open().add_text(tag, "  \n".join(f"{name}: {value}" for name, value in facts.items()), step)
 
 
-class MLflow(Logger):
+class MLflow(_Store):
     """Writes a run to a tracking store of MLflow; it needs the extra `mlflow`.
 
     A store is a local SQLite file or a server. When a run with a run folder is resumed, it continues the run of the
@@ -101,7 +117,6 @@ class MLflow(Logger):
     def __init__(self, uri: str | None = None, experiment: str = "bilevel", name: str | None = None):
         require("MLflow", "mlflow", "mlflow")
         self.uri, self.experiment, self.name = uri, experiment, name
-        self._client: Any = None
         self._run = ""
         self._names: dict[str, str] = {}
 
@@ -114,8 +129,9 @@ class MLflow(Logger):
 
         self._names = plain_names(facts.tasks, REFUSED_BY_MLFLOW)
         with _making:
-            self._client = MlflowClient(self.uri)
-            experiment = self._experiment()
+            self._opened = MlflowClient(self.uri)
+            known = self._opened.get_experiment_by_name(self.experiment)
+            experiment = self._opened.create_experiment(self.experiment) if known is None else known.experiment_id
         self._run = self._found(experiment, facts) or self._made(experiment, facts)
 
     def log(self, row: Evaluation) -> None:
@@ -140,17 +156,7 @@ class MLflow(Logger):
 
     def for_run(self, seed: int) -> MLflow:
         """A logger to a run of its own in the same experiment."""
-        return MLflow(self.uri, self.experiment, f"{self.name}, seed {seed}" if self.name else None)
-
-    def _open(self) -> Any:
-        if self._client is None:
-            raise RuntimeError(f"{self!r} was not started")
-        return self._client
-
-    def _experiment(self) -> str:
-        client = self._open()
-        found = client.get_experiment_by_name(self.experiment)
-        return client.create_experiment(self.experiment) if found is None else found.experiment_id
+        return MLflow(self.uri, self.experiment, _seed_name(self.name, seed))
 
     def _found(self, experiment: str, facts: Facts) -> str | None:
         """The run in the store that a resumed run continues."""
@@ -163,11 +169,10 @@ class MLflow(Logger):
         return known[0].info.run_id
 
     def _made(self, experiment: str, facts: Facts) -> str:
-        client, name = self._open(), self.name or f"{facts.title}, seed {facts.seed}"
+        client = self._open()
         tags = {} if facts.folder is None else {FOLDER_TAG: _hash(facts.folder)}
-        run = client.create_run(experiment, run_name=name, tags=tags).info.run_id
-        told = {"solver": facts.solver, "seed": facts.seed, "steps": facts.steps, "bilevel": facts.version}
-        for param, value in {**told, "tasks": len(facts.tasks)}.items():
+        run = client.create_run(experiment, run_name=_name(self.name, facts), tags=tags).info.run_id
+        for param, value in {**_told(facts), "tasks": len(facts.tasks)}.items():
             client.log_param(run, param, str(value)[:MOST_LETTERS])
         return run
 
@@ -176,7 +181,7 @@ def _hash(folder: str) -> str:
     return hashlib.sha256(os.path.abspath(folder).encode()).hexdigest()
 
 
-class WandB(Logger):
+class WandB(_Store):
     """Writes a run for Weights & Biases into a local folder; it needs the extra `wandb`.
 
     Nothing is sent until you call `wandb sync folder/wandb/offline-run-*`. When a run is resumed, each process writes
@@ -191,7 +196,6 @@ class WandB(Logger):
     def __init__(self, folder: str | os.PathLike[str] = ".", project: str = "bilevel", name: str | None = None):
         require("WandB", "wandb", "wandb")
         self.folder, self.project, self.name = folder, project, name
-        self._run: Any = None
 
     def __repr__(self) -> str:
         return f"WandB({str(self.folder)!r}, project={self.project!r})"
@@ -201,15 +205,13 @@ class WandB(Logger):
         import wandb  # pyright: ignore[reportMissingImports]
 
         Path(self.folder).mkdir(parents=True, exist_ok=True)  # without it, wandb writes elsewhere
-        config = {"solver": facts.solver, "seed": facts.seed, "steps": facts.steps, "tasks": len(facts.tasks)}
-        name = self.name or f"{facts.title}, seed {facts.seed}"
-        self._run = wandb.init(
+        self._opened = wandb.init(
             project=self.project,
-            name=name,
+            name=_name(self.name, facts),
             group=None if facts.folder is None else Path(facts.folder).absolute().name,
             dir=os.fspath(self.folder),
             mode="offline",
-            config={**config, "bilevel": facts.version, "resumed at step": facts.step},
+            config={**_told(facts), "tasks": len(facts.tasks), "resumed at step": facts.step},
             reinit="create_new",  # runs of several seeds exist at once
             # The terminal, the code and the figures of the machine belong to the caller.
             settings=wandb.Settings(
@@ -234,9 +236,4 @@ class WandB(Logger):
 
     def for_run(self, seed: int) -> WandB:
         """A logger to a run of its own in the same project."""
-        return WandB(self.folder, self.project, f"{self.name}, seed {seed}" if self.name else None)
-
-    def _open(self) -> Any:
-        if self._run is None:
-            raise RuntimeError(f"{self!r} was not started")
-        return self._run
+        return WandB(self.folder, self.project, _seed_name(self.name, seed))
