@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from bilevel.studies.comparison.candidates import CONFIDENCE, places, ranked, ranks, typical
+from bilevel.studies.comparison.candidates import CONFIDENCE, places, ranks, typical
 
 
 def test_a_run_that_diverged_is_infinite_and_the_median_stands_for_the_mean():
@@ -42,5 +42,5 @@ def test_the_interval_is_the_bootstrap_s():
 def test_one_seed_has_no_interval_and_rows_of_unequal_length_their_common_seeds():
     (one,) = ranks(np.array([[1.0]]))
     assert (one.place, np.isnan(one.low), np.isnan(one.high)) == (1, True, True)
-    assert [r.place for r in ranked([[2.0, 2.0, -9.0], [1.0, 1.0]])] == [2, 1]
-    assert ranked([]) == []
+    assert [r.place for r in ranks([[2.0, 2.0, -9.0], [1.0, 1.0]])] == [2, 1]
+    assert ranks([]) == []

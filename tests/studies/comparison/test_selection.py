@@ -8,7 +8,7 @@ import bilevel as bl
 from bilevel.studies import statistics
 from bilevel.studies.comparison.benchmarks import BENCHMARKS
 from bilevel.studies.comparison.candidates import Candidate, Profile, Rank, edge_of_grid
-from bilevel.studies.comparison.figure import Levels, draw
+from bilevel.studies.comparison.figure import draw
 from bilevel.studies.comparison.runner import Budget, Runner
 from bilevel.studies.problems import Ready
 from bilevel.studies.records import Experiment, MemoryRecords, Record
@@ -115,7 +115,7 @@ def test_solvers_tie_where_places_are_equal_or_intervals_overlap():
 def test_the_figure_has_selection_and_test_curves():
     """Above validation, with the target; below it the rows that are held out, without it."""
     selection, test = [8.0, 6.0, 7.0], [9.0, 7.5, 8.5]
-    figure = draw("t", [candidate("SOBA", 4.0, worst_selection=selection, worst_test=test)], Levels(5.0))
+    figure = draw("t", [candidate("SOBA", 4.0, worst_selection=selection, worst_test=test)], 5.0)
     labels = [axes.get_ylabel() for axes in figure.axes]
     assert labels == ["worst validation loss", "", "worst selection loss", "", "worst test loss", ""]
     curves = [[5.0, 4.0], selection[1:], test[1:]]
@@ -123,7 +123,7 @@ def test_the_figure_has_selection_and_test_curves():
         drawn = [list(line.get_ydata()) for line in axes.lines]
         assert losses in drawn
         assert ([5.0, 5.0] in drawn) == (losses == [5.0, 4.0])  # the target
-    assert len(draw("t", [candidate("SOBA", 4.0)], Levels(5.0)).axes) == 2
+    assert len(draw("t", [candidate("SOBA", 4.0)], 5.0).axes) == 2
 
 
 def test_the_figure_has_ranks_with_their_intervals():

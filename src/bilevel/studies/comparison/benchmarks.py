@@ -34,26 +34,28 @@ OWN_STEPS = 1000  # of the recommended solver on a user's problem
 PAPER = "MORBiT, paper"  # what the run of a benchmark's reference is called
 
 
-def _ball(seed: int, variant: str = "") -> Ready:
-    known = enclosing_ball()
-    return Ready(known.problem, known.x)
+_BALLS = {"ball": enclosing_ball(), "noisy-ball": noisy_ball()}
+OPTIMA = {name: known.value for name, known in _BALLS.items()}  # known worst losses
 
 
-def _noisy(seed: int, variant: str = "") -> Ready:
-    known = noisy_ball()
-    return Ready(known.problem, known.x)
+def _ball(seed: int, variant: str) -> Ready:
+    return Ready(_BALLS["ball"].problem, _BALLS["ball"].x)
 
 
-def _sinusoids(seed: int, variant: str = "") -> Ready:
+def _noisy(seed: int, variant: str) -> Ready:
+    return Ready(_BALLS["noisy-ball"].problem, _BALLS["noisy-ball"].x)
+
+
+def _sinusoids(seed: int, variant: str) -> Ready:
     return sinusoid_regression(sinusoids(6, 2, seed=seed), seed=seed)
 
 
-def _letter(seed: int, variant: str = "") -> Ready:
+def _letter(seed: int, variant: str) -> Ready:
     return hyperparameters(letter_pairs(16, seed=seed, rows=experiments.LETTER_ROWS, selection=0.25))
 
 
 @functools.lru_cache(maxsize=1)  # it is large, and all rates are tried on one draw
-def _fashion(seed: int, variant: str = "") -> Ready:
+def _fashion(seed: int, variant: str) -> Ready:
     return representation(fashion_pairs(seed=seed, data=experiments.images(), selection=0.1), seed=seed)
 
 
@@ -86,18 +88,13 @@ BENCHMARKS = {
     )
 }
 
-OPTIMA = {
-    "ball": enclosing_ball().value,
-    "noisy-ball": noisy_ball().value,
-}  # known worst losses
-
 
 def benchmark(name: str) -> Experiment:
     """The benchmark of this name, or an error that suggests the nearest."""
     if name in BENCHMARKS:
         return BENCHMARKS[name]
-    known = f"there is no such problem; there are {', '.join(BENCHMARKS)}. {suggestion(name, BENCHMARKS)}"
-    raise ValueError(f"compare(problem={name!r}): {known.rstrip()}")
+    near = f"there is no such problem; there are {', '.join(BENCHMARKS)}. {suggestion(name, BENCHMARKS)}"
+    raise ValueError(f"compare(problem={name!r}): {near.rstrip()}")
 
 
 def own_benchmark(problem: AnyProblem, x: Any, y: Any) -> Experiment:
@@ -109,15 +106,10 @@ def own_benchmark(problem: AnyProblem, x: Any, y: Any) -> Experiment:
 
 def fingerprint(ready: Ready, y: Any) -> str:
     """Eight hexadecimal digits that differ for another problem, another start or other losses."""
+    losses = [loss for group in ready.problem.groups for loss in (group.upper, group.lower)]
     known = hashlib.sha256()
-    for leaf in jax.tree.leaves((ready, y)):
-        if callable(leaf):
-            known.update(_code(leaf))
-        else:
-            known.update(np.asarray(leaf).tobytes())
-    for group in ready.problem.groups:
-        for loss in (group.upper, group.lower):
-            known.update(_code(loss))
+    for part in (*jax.tree.leaves((ready, y)), *losses):
+        known.update(_code(part) if callable(part) else np.asarray(part).tobytes())
     return known.hexdigest()[:8]
 
 
@@ -159,8 +151,7 @@ def by_name(names: Sequence[str]) -> dict[str, Solver]:
 
 def all_solvers() -> dict[str, Solver]:
     """Every bilevel solver as a min-max method."""
-    every = {name: getattr(exported, name) for name in exported.__all__}
-    return {name: robust(solver()) for name, solver in every.items() if solver.card.problem == "bilevel"}
+    return by_name([name for name in exported.__all__ if getattr(exported, name).card.problem == "bilevel"])
 
 
 def recommended_for(problem: AnyProblem) -> Solver:

@@ -133,28 +133,23 @@ def places(losses: np.ndarray) -> np.ndarray:
     return 1 + (fewer | lower).sum(axis=1)
 
 
-def ranks(losses: np.ndarray) -> list[Rank]:
-    """The rank of every solver from its losses, (solvers, seeds); infinite where a run diverged.
+def ranks(losses: Sequence[Sequence[float]] | np.ndarray) -> list[Rank]:
+    """The rank of every solver from its losses, one for each seed; infinite where a run diverged.
 
-    All solvers have the same seeds, and a resample draws the same seeds for all of them. A hard seed is hard for all,
-    so its effect cancels.
+    Only the first seeds count, which all solvers have, and a resample draws the same seeds for all of them. A hard seed
+    is hard for all, so its effect cancels.
     """
-    seeds = losses.shape[1]
-    place = places(losses)
+    if not len(losses):
+        return []
+    seeds = min(map(len, losses))
+    common = np.array([row[:seeds] for row in losses], float)
+    place = places(common)
     if seeds < 2:
         return [Rank(int(p), float("nan"), float("nan")) for p in place]
     drawn = np.random.default_rng(0).integers(seeds, size=(RESAMPLES, seeds))
-    again = places(losses[:, drawn])
+    again = places(common[:, drawn])
     low, high = np.quantile(again, [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2], axis=1, method="nearest")
     return [Rank(int(p), float(a), float(b)) for p, a, b in zip(place, low, high, strict=True)]
-
-
-def ranked(losses: Sequence[Sequence[float]]) -> list[Rank]:
-    """Like `ranks`, for rows that may differ in length: only the first seeds count, which all rows have."""
-    if not losses:
-        return []
-    seeds = min(map(len, losses))
-    return ranks(np.array([row[:seeds] for row in losses], float))
 
 
 LOSSES = tuple(f"{what}_{rows}" for rows in ("validation", "selection", "test") for what in ("worst", "mean"))
@@ -166,37 +161,34 @@ def table_row(
 ) -> TableRow:
     """One solver: means and standard deviations over its runs, and the mean calls and seconds of those at the target.
 
-    Losses of diverged runs count as infinite: the median then replaces the mean, and there is no deviation.
-
-    Args:
-        candidate: the solver.
-        rank: its rank.
-        test_rank: its rank by test rows.
-        first: the rank of the first solver.
-        target: the loss to which calls and seconds are counted.
+    Losses of diverged runs count as infinite: the median then replaces the mean, and there is no deviation. `first` is
+    the rank of the first solver.
     """
     own, nan = candidate.profile, float("nan")
-    found: TableRow = {"solver": candidate.name, "rates": candidate.rates, "at_edge": ", ".join(candidate.edges)}
-    found |= {"steps": candidate.steps, "ranked_by": candidate.ranked_by}
+    row: TableRow = {"solver": candidate.name, "rates": candidate.rates, "at_edge": ", ".join(candidate.edges)}
+    row |= {"steps": candidate.steps, "ranked_by": candidate.ranked_by}
     for name, known in {"rank": rank, "test_rank": test_rank}.items():
         place = (nan, nan, nan) if known is None else known
-        found |= dict(zip((name, f"{name}_low", f"{name}_high"), place, strict=True))
-    tied = rank is not None and first is not None and rank.ties(first)
-    found["ties_with_first"] = float(tied)
-    found |= _losses(candidate)
+        row |= dict(zip((name, f"{name}_low", f"{name}_high"), place, strict=True))
+    row["ties_with_first"] = float(rank is not None and first is not None and rank.ties(first))
+    for name in LOSSES:
+        row |= _ends(candidate, name, candidate.ends)
+    row |= _ends(candidate, "worst_test_at_best", candidate.at_best)
     steps = np.array([reached(record, target) for record in candidate.runs.values()])
-    known = np.isfinite(steps)
-    found["reached_target"] = float(known.mean())
-    calls, seconds = own.calls_at(steps[known]), own.seconds * steps[known]
-    found["calls_to_target"] = float(calls.mean()) if known.any() else nan
-    found["seconds_to_target"] = float(seconds.mean()) if known.any() else nan
-    found |= {
+    there = np.isfinite(steps)
+    calls, seconds = own.calls_at(steps[there]), own.seconds * steps[there]
+    return row | {
+        "reached_target": float(there.mean()),
+        "calls_to_target": float(calls.mean()) if there.any() else nan,
+        "seconds_to_target": float(seconds.mean()) if there.any() else nan,
         "calls": float(own.calls_at(candidate.steps)),
         "calls_besides_steps": own.used.besides if own.used else nan,
+        "calls_per_step": own.calls,
+        "seconds_per_step": own.seconds,
+        "state_megabytes": own.bytes / 1e6,
+        "runs": len(candidate.runs),
+        "diverged": float(candidate.diverged.mean()),
     }
-    found |= {"calls_per_step": own.calls, "seconds_per_step": own.seconds}
-    found |= {"state_megabytes": own.bytes / 1e6, "runs": len(candidate.runs)}
-    return found | {"diverged": float(candidate.diverged.mean())}
 
 
 def table_regrets(candidate: Candidate, names: Sequence[str]) -> TableRow:
@@ -210,17 +202,8 @@ def table_regrets(candidate: Candidate, names: Sequence[str]) -> TableRow:
     return found
 
 
-def _losses(candidate: Candidate) -> TableRow:
-    """Final losses, and test losses at the best evaluation; NaN if the problem has no such rows."""
-    found: TableRow = {}
-    ends = dict.fromkeys(LOSSES, candidate.ends) | {"worst_test_at_best": candidate.at_best}
-    for name, of in ends.items():
-        found |= _ends(candidate, name, of)
-    return found
-
-
 def _ends(candidate: Candidate, name: str, of: Callable[[str], np.ndarray]) -> TableRow:
-    """The mean and the deviation over the runs."""
+    """The mean and the deviation over the runs; NaN if the problem has no such rows."""
     column = name.removesuffix("_at_best")
     own = of(column) if candidate.has(column) else np.array([np.nan])
     several = len(own) > 1 and np.isfinite(own).all()
@@ -250,8 +233,7 @@ def write_tables(rows: Sequence[TableRow], candidates: Sequence[Candidate], fold
 
 def table_findings(rows: Sequence[TableRow]) -> tuple[Finding, ...]:
     """Findings of a table: a tie for the first place, and tuned rates at the edge of the grid."""
-    checks = (tie_for_first(rows), edge_of_grid(rows))
-    return tuple(finding for finding in checks if finding is not None)
+    return tuple(finding for finding in (tie_for_first(rows), edge_of_grid(rows)) if finding is not None)
 
 
 def tie_for_first(rows: Sequence[TableRow]) -> Finding | None:
@@ -269,21 +251,16 @@ def tie_for_first(rows: Sequence[TableRow]) -> Finding | None:
 
 def edge_of_grid(rows: Sequence[TableRow]) -> Finding | None:
     """Tuned rates at the edge of the grid: better ones may lie beyond."""
-    own = sorted({f"{row['solver']}: {row['at_edge']}" for row in rows if row["at_edge"]})
-    if not own:
+    edges = {str(row["solver"]): str(row["at_edge"]) for row in rows if row["at_edge"]}
+    if not edges:
         return None
-    words = f"Rates that are the largest or smallest tried: {'; '.join(own)}."
-    still = [row for row in rows if "smallest x" in str(row["at_edge"])]
-    others = any(str(row["at_edge"]) != "smallest x" for row in rows if row["at_edge"])
-    if still:
+    tried = "; ".join(sorted(f"{solver}: {edge}" for solver, edge in edges.items()))
+    words = f"Rates that are the largest or smallest tried: {tried}."
+    if any("smallest x" in edge for edge in edges.values()):
         words += " Where this is the smallest rate of x, x did best when it hardly moved: it learns nothing useful."
-    if others:
+    if any(edge != "smallest x" for edge in edges.values()):
         words += " Better rates may lie beyond: give a wider bl.Grid."
-    return Finding(
-        "edge of the grid",
-        words,
-        {row["solver"]: row["at_edge"] for row in rows if row["at_edge"]},  # type: ignore[misc]
-    )
+    return Finding("edge of the grid", words, edges)
 
 
 WORST = {"worst_selection": "worst sel.", "worst_test": "worst test", "worst_validation": "worst val."}
@@ -292,6 +269,7 @@ RANKED_BY = {
     "worst_test": "the worst test loss; rates were tuned by the worst validation loss",
     "worst_validation": "the worst validation loss, which tuned the rates too: there are no other rows",
 }
+OF_TASKS = 'A regret is a loss minus what its task could reach; "of tasks" has the worst by loss and by regret.'
 
 
 class Column(NamedTuple):
@@ -310,15 +288,22 @@ class Column(NamedTuple):
 def table_text(title: str, rows: Sequence[TableRow], skipped: Mapping[str, str], target: float) -> str:
     """The table for a terminal. Columns that no solver has are left out."""
     goal = f"{target:.3g}"
-    lines = [f"{title}; the target is a worst validation loss of {goal}, reached by this share of the runs"]
     columns = [*_places_and_losses(rows), *_costs(goal)]
-    lines.append("".join(column.text(column.title) for column in columns))
-    lines += ["".join(column.text(column.cell(row)) for column in columns) for row in rows]
-    return "\n".join([*lines, *_notes(rows), *(f"{name} cannot run here: {why}" for name, why in skipped.items())])
+    return "\n".join(
+        [
+            f"{title}; the target is a worst validation loss of {goal}, reached by this share of the runs",
+            "".join(column.text(column.title) for column in columns),
+            *("".join(column.text(column.cell(row)) for column in columns) for row in rows),
+            f"Ranked by {RANKED_BY[str(rows[0]['ranked_by'])]}.",
+            *[OF_TASKS] * ("regret_test" in rows[0]),
+            *map(str, table_findings(rows)),
+            *(f"{name} cannot run here: {why}" for name, why in skipped.items()),
+        ]
+    )
 
 
 def _places_and_losses(rows: Sequence[TableRow]) -> list[Column]:
-    by = rows[0]["ranked_by"]
+    by = str(rows[0]["ranked_by"])
     found = [
         Column("rank", 4, lambda row: _cell(row["rank"], ".0f")),
         Column("95 %", 8, lambda row: _interval(row, "rank") or "-"),
@@ -335,7 +320,7 @@ def _places_and_losses(rows: Sequence[TableRow]) -> list[Column]:
         found.insert(-1, Column("rank by it", 12, test_rank))
     if by == "worst_selection" and _any(rows, "worst_test"):
         found.insert(-1, Column("test at best", 14, lambda row: _cell(row["worst_test_at_best"], ".4f")))
-    found += _regrets(rows, str(by))
+    found += _regrets(rows, by)
     return [*found, Column("mean val.", 11, lambda row: _cell(row["mean_validation"], ".4f"))]
 
 
@@ -364,13 +349,6 @@ def _costs(goal: str) -> list[Column]:
         Column("state MB", 11, lambda row: f"{row['state_megabytes']:.3g}"),
         Column("diverged", 10, lambda row: f"{row['diverged']:.0%}"),
     ]
-
-
-def _notes(rows: Sequence[TableRow]) -> list[str]:
-    """What ranks are based on, and the findings."""
-    of_tasks = 'A regret is a loss minus what its task could reach; "of tasks" has the worst by loss and by regret.'
-    said = [f"Ranked by {RANKED_BY[str(rows[0]['ranked_by'])]}.", *[of_tasks] * ("regret_test" in rows[0])]
-    return [*said, *map(str, table_findings(rows))]
 
 
 def _any(rows: Sequence[TableRow], name: str) -> bool:

@@ -32,7 +32,7 @@ from bilevel.studies.comparison.candidates import (
     Candidate,
     Rank,
     TableRow,
-    ranked,
+    ranks,
     table_findings,
     table_regrets,
     table_row,
@@ -83,7 +83,7 @@ class Comparison:
 
     def _ranks(self, columns: Sequence[str]) -> list[Rank | None]:
         equal = [(c, by) for c, by in zip(self.candidates, columns, strict=True) if c.name != PAPER]
-        found = iter(ranked([c.ends(by).tolist() for c, by in equal]))
+        found = iter(ranks([c.ends(by).tolist() for c, by in equal]))
         return [None if c.name == PAPER else next(found) for c in self.candidates]
 
     def table(self) -> list[TableRow]:
@@ -111,7 +111,7 @@ class Comparison:
     def plot(self, path: str | os.PathLike | None = None) -> Figure:
         """Worst losses on validation, selection and test rows, against calls and against time; ranks by the names."""
         places = {(c.name, c.rates): rank for c, rank in zip(self.candidates, self.ranks, strict=True) if rank}
-        return figure.draw(self.title, self.candidates, figure.Levels(self.target, self.optimum), path, places)
+        return figure.draw(self.title, self.candidates, self.target, self.optimum, path, places)
 
     def write(self, folder: Path) -> None:
         """Tables and figures as files."""
@@ -193,7 +193,9 @@ def compare(
     folder = folder_of(out, where, chosen)
     where.require()
     ready = where.start(TUNING_SEED, "")
-    check_counted(calls, ready.problem)
+    if calls is not None and not isinstance(ready.problem, Problem):
+        kind = type(ready.problem).__name__
+        raise ValueError(f"compare(calls={calls!r}): calls are counted on a bl.Problem, not on a {kind}: give seconds.")
     records = MemoryRecords() if folder is None else RecordFiles(folder)
     runner = Runner(where, ready, records, range(seeds), Budget(calls, seconds), progress, say)
     ran, skipped = _run(runner, chosen, solvers is not None, grid, automatic)
@@ -339,13 +341,6 @@ def check_automatic(automatic: Sequence[str] | None, solvers: Mapping[str, Solve
             raise ValueError(f"compare(automatic=...) names {name!r}, which is not among the solvers compared.")
         if not getattr(solvers[name], "chooses_rates", False):
             raise ValueError(f"compare(automatic=...) names {name!r}, which chooses no rates.")
-
-
-def check_counted(calls: float | None, problem: AnyProblem) -> None:
-    """Refuses a budget in calls if the problem is of a kind on which calls are not counted."""
-    if calls is not None and not isinstance(problem, Problem):
-        kind = type(problem).__name__
-        raise ValueError(f"compare(calls={calls!r}): calls are counted on a bl.Problem, not on a {kind}: give seconds.")
 
 
 def folder_of(out: str | Path | None, where: Experiment, solvers: Mapping[str, Solver]) -> Path | None:

@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,48 +26,25 @@ _COLOURS = [colour for colour in COLOURS if colour != "#000000"]
 BLACK = "#000000"  # for the paper's own run, which has another budget
 
 
-class Levels(NamedTuple):
-    """Losses that a figure marks: the target and, where it is known, the optimum."""
-
-    target: float
-    optimum: float | None = None  # the figure then shows gaps to it
-
-
-class Curve(NamedTuple):
-    """A column of the runs to draw, and its levels."""
-
-    column: str
-    target: float | None = None
-    optimum: float | None = None
-
-    @property
-    def label(self) -> str:
-        """The label of the axis."""
-        gap = "" if self.optimum is None else f" - {self.optimum:.4g}, the optimum"
-        name = self.column.replace("_", " ")
-        return f"worst {name}" if name.startswith("regret") else f"{name} loss{gap}"
-
-
-def _curves(candidate: Candidate, levels: Levels) -> list[Curve]:
+def _columns(candidate: Candidate) -> list[str]:
     """The panels: losses of validation rows, of selection and test rows, and the regrets that ranks go by."""
-    first, by = Curve("worst_validation", levels.target, levels.optimum), candidate.ranked_by
-    others = [Curve(name) for name in ("worst_selection", "worst_test") if candidate.has(name)]
-    regret = by.replace("worst", "regret")
-    return [first, *others, *[Curve(regret)] * candidate.has(regret)]
+    others = ("worst_selection", "worst_test", candidate.ranked_by.replace("worst", "regret"))
+    return ["worst_validation", *filter(candidate.has, others)]
 
 
 def draw(
     title: str,
     candidates: Sequence[Candidate],
-    levels: Levels,
+    target: float,
+    optimum: float | None = None,
     path: str | os.PathLike | None = None,
     ranks: Mapping[tuple[str, str], Rank] | None = None,
 ) -> Figure:
     """Medians over the seeds; for the best two, bands from the 10 % to the 90 % quantile.
 
-    The worst validation loss is at the top; the worst losses on selection and test rows, if any, are below. `ranks`, by
-    name and rates, are printed beside the names with their intervals. Solvers whose runs all diverged are left out,
-    unless that holds for every solver.
+    The worst validation loss is at the top, with the target, and as a gap to the optimum where that is known; the worst
+    losses on selection and test rows, if any, are below. `ranks`, by name and rates, are printed beside the names with
+    their intervals. Solvers whose runs all diverged are left out, unless that holds for every solver.
     """
     if path is not None:
         check_path(path)
@@ -82,27 +59,35 @@ def draw(
     if any(np.isnan(c.profile.calls) for c in candidates):  # only those on bilevel problems are counted
         del units["oracle calls per task"]
     with matplotlib.rc_context(STYLE):
-        shown = _curves(others[0], levels)
+        shown = _columns(others[0])
         figure = Figure(figsize=(5.25 * len(units), 1.2 + 3.2 * len(shown)), dpi=DPI, layout="constrained")
         FigureCanvasAgg(figure)
         handles = []
-        for number, (curve, (label, unit)) in enumerate(itertools.product(shown, units.items())):
+        for number, (column, (label, unit)) in enumerate(itertools.product(shown, units.items())):
             axes = figure.add_subplot(len(shown), len(units), number + 1)
+            least = optimum if column == "worst_validation" else None
             # The best above the others.
-            lines = [_line(c, unit, rank, curve) for rank, c in enumerate(others)][::-1]
-            handles = draw_lines(axes, lines + [_line(c, unit, None, curve) for c in paper])
+            lines = [_line(c, unit, rank, column, least) for rank, c in enumerate(others)][::-1]
+            handles = draw_lines(axes, lines + [_line(c, unit, None, column, least) for c in paper])
             handles = handles[: len(others)][::-1] + handles[len(others) :]
-            axes.set(ylabel=curve.label if number % len(units) == 0 else "", xscale="log")
-            axes.set_xlabel(label if curve is shown[-1] else "")
+            axes.set(ylabel=_label(column, least) if number % len(units) == 0 else "", xscale="log")
+            axes.set_xlabel(label if column == shown[-1] else "")
             axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}")
-            if curve.target is not None:
-                axes.axhline(curve.target - (curve.optimum or 0.0), color=PALE, linewidth=1, linestyle=":")
+            if column == "worst_validation":
+                axes.axhline(target - (optimum or 0.0), color=PALE, linewidth=1, linestyle=":")
         _legend(figure, handles, others, len(paper), ranks or {})
         figure.suptitle(title)
         if path is not None:
             suffix = Path(path).suffix.lower()
             figure.savefig(path, metadata={"CreationDate": None} if suffix == ".pdf" else {})
     return figure
+
+
+def _label(column: str, optimum: float | None) -> str:
+    name = column.replace("_", " ")
+    if name.startswith("regret"):
+        return f"worst {name}"
+    return f"{name} loss" + ("" if optimum is None else f" - {optimum:.4g}, the optimum")
 
 
 def _legend(
@@ -114,7 +99,10 @@ def _legend(
 ) -> None:
     """Names and ranks of the solvers in colour, the number of pale ones, and the paper's run last."""
     more = len(others) - COLOURED
-    names = [c.name + _rates(c) + _place(ranks.get((c.name, c.rates))) for c in others[:COLOURED]]
+    automatic = " (automatic)"
+    names = [
+        c.name + automatic * (c.rates == AUTOMATIC) + _place(ranks.get((c.name, c.rates))) for c in others[:COLOURED]
+    ]
     names += [f"{more} other{'s' * (more > 1)}"] * (more > 0)
     named = handles[: len(names)] + handles[len(others) :]
     by = others[0].ranked_by.replace("_", " ")
@@ -130,7 +118,6 @@ def _legend(
 
 
 def _place(rank: Rank | None) -> str:
-    """The rank and its interval, for a legend."""
     if rank is None:
         return ""
     return f": {rank.place}" + ("" if np.isnan(rank.low) else f" [{rank.low:.0f}, {rank.high:.0f}]")
@@ -147,12 +134,12 @@ def _coloured_first(candidates: Sequence[Candidate]) -> list[Candidate]:
     return coloured + pale
 
 
-def _line(candidate: Candidate, unit: str, rank: int | None, curve: Curve) -> Line:
+def _line(candidate: Candidate, unit: str, rank: int | None, column: str, optimum: float | None) -> Line:
     """One solver by its place; None for the paper's run, which is dashed."""
     own = candidate.profile
     at = own.calls_at if unit == "calls" else lambda steps: steps * own.seconds
     # A logarithmic axis cannot show step 0.
-    runs = [Record({"step": at(r["step"][1:]), "worst": _gap(r, curve)[1:]}) for r in candidate.runs.values()]
+    runs = [Record({"step": at(r["step"][1:]), "worst": _gap(r[column], optimum)[1:]}) for r in candidate.runs.values()]
     if rank is None or rank >= BANDS:
         steps, values = over_steps(runs, [run["worst"] for run in runs])
         runs = [Record({"step": steps, "worst": spread(values)[0]})]
@@ -161,15 +148,10 @@ def _line(candidate: Candidate, unit: str, rank: int | None, curve: Curve) -> Li
     return Line(candidate.name, runs, lambda run: run["worst"], colour, MARKERS[0], look)
 
 
-def _gap(record: Record, curve: Curve) -> np.ndarray:
+def _gap(worst: np.ndarray, optimum: float | None) -> np.ndarray:
     """Losses, or their gaps to the optimum; cut at twice the first loss, as a diverging run would flatten all others.
 
     A loss may be below the optimum while y is not yet the minimiser: nothing is drawn there.
     """
-    worst, optimum = record[curve.column], curve.optimum
     clipped = np.minimum(np.nan_to_num(worst, nan=np.inf), worst[0] + abs(worst[0]))  # a regret may be negative
     return clipped if optimum is None else np.where(clipped > optimum, clipped - optimum, np.nan)
-
-
-def _rates(candidate: Candidate) -> str:
-    return " (automatic)" if candidate.rates == AUTOMATIC else ""

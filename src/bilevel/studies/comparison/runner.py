@@ -332,36 +332,34 @@ class TunedRates(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """The rates that are tried for one variable, in increasing order, and how many were added below and above."""
+    """The rates that are tried for one variable, in increasing order, and how many were added below and above.
 
-    rates: tuple[float | None, ...]
+    A rate that was given has none, and neither it nor a single rate has sides.
+    """
+
+    rates: tuple[float, ...]
     below: int = 0
     above: int = 0
 
     def side(self, rate: Rate) -> str:
-        """The side that the rate lies on, "smallest" or "largest"; "" for neither, or for the only rate."""
-        if len(self.rates) == 1:
+        """The side that the rate lies on, "smallest" or "largest"; "" for neither."""
+        if len(self.rates) < 2:
             return ""
         return "smallest" if rate == self.rates[0] else "largest" if rate == self.rates[-1] else ""
 
-    def can_widen(self, side: str) -> bool:
-        """Whether one more rate may be added on this side."""
-        if not side or len(self.rates) == 1:
-            return False
-        return (self.below if side == "smallest" else self.above) < WIDENINGS
-
     def widened(self, side: str) -> Axis:
-        """With one more rate, at the ratio of its next two neighbours."""
+        """With one more rate on this side, at the ratio of its next two neighbours, if one more may be added there."""
+        added = self.below if side == "smallest" else self.above
+        if not side or len(self.rates) < 2 or added == WIDENINGS:
+            return self
         if side == "smallest":
             low, next_ = self.rates[:2]
-            return self._replace(rates=(_shifted(low, next_), *self.rates), below=self.below + 1)
+            return self._replace(rates=(_beyond(low, next_), *self.rates), below=self.below + 1)
         next_, high = self.rates[-2:]
-        return self._replace(rates=(*self.rates, _shifted(high, next_)), above=self.above + 1)
+        return self._replace(rates=(*self.rates, _beyond(high, next_)), above=self.above + 1)
 
 
-def _shifted(rate: float | None, neighbour: float | None) -> float:
-    assert rate is not None
-    assert neighbour is not None
+def _beyond(rate: float, neighbour: float) -> float:
     return float(f"{rate * (rate / neighbour):.6g}")  # 0.1, not 0.10000000000000002
 
 
@@ -376,13 +374,12 @@ class Search:
 
     def __init__(self, solver: Solver, grid: Grid, short: Scores, whole: Scores):
         self.solver, self.short, self.whole = solver, short, whole
-        open_ = tunable(solver)
-        self.axes = [Axis(tuple(sorted(rates)) if free else (None,)) for rates, free in zip(grid, open_, strict=True)]
+        self.axes = [Axis(tuple(sorted(own)) if free else ()) for own, free in zip(grid, tunable(solver), strict=True)]
 
     def run(self) -> TunedRates:
         """The rates that did best."""
         while True:
-            tried = tuned_on(Grid(*(axis.rates for axis in self.axes)), self.solver)  # type: ignore[arg-type]
+            tried = tuned_on(Grid(*(axis.rates for axis in self.axes)), self.solver)
             scores = self.short(tried)
             order = sorted((rates for rates in tried if np.isfinite(scores[rates])), key=lambda rates: scores[rates])
             if self._widen(self._sides(tried[order[0]]) if order else SMALLER):
@@ -411,8 +408,6 @@ class Search:
 
     def _widen(self, sides: Sequence[str]) -> bool:
         """Adds a rate on these sides, where that is allowed; whether any was added."""
-        grown = [
-            axis.widened(side) if axis.can_widen(side) else axis for axis, side in zip(self.axes, sides, strict=True)
-        ]
+        grown = [axis.widened(side) for axis, side in zip(self.axes, sides, strict=True)]
         changed, self.axes = grown != self.axes, grown
         return changed
