@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bilevel.estimators import RobustKernelRegressor, RobustRepresentationClassifier, RobustRepresentationRegressor
-from bilevel.estimators.heads import TaskRows, penalty_matrix
+from bilevel.estimators.heads import Head, TaskRows, penalty_matrix
 
 STEPS = {"max_iter": 12, "random_state": 0}
 
@@ -132,7 +132,7 @@ def test_small_tasks_and_tasks_of_one_class_have_a_head_and_no_say(clinics):
     assert {name for name, loss in model.task_losses_.items() if np.isnan(loss)} == {"one row", "one class"}
     assert [model.task_weights_[name] for name in ("one row", "one class")] == [0, 0]
     assert model.worst_task_ in ("north", "south", "west")
-    centre = model._as_head(model.centre_).probabilities(model.transform(X))
+    centre = Head(model.centre_[:-1], model.centre_[-1], model.classes_).probabilities(model.transform(X))
     found = model.predict_proba(X, task=["one class"] * len(X))
     assert np.all(found[:, 1] > centre[:, 1])  # as the centre, and what 23 rows of one class say
     assert np.all(found < 1)

@@ -78,7 +78,8 @@ def test_rows_that_cannot_have_a_class_say_nothing_of_it(shared, rows, penalty):
     """Two tasks of two classes each, of three: the same as a softmax over the classes of each row's task."""
     known = np.where(np.arange(40)[:, None] < 20, [[True, True, False]], [[False, True, True]])
     labels = np.where(np.arange(40) < 20, 0, 1) + (rows.target > 0.5)
-    y = heads.pooled_classes(shared, rows._replace(target=labels), penalty, None, known)
+    head = heads.classes(shared, rows._replace(target=labels), penalty, np.arange(3), None, known)
+    y = np.vstack([head.weights, head.intercept])
     features = jnp.asarray(shared.transform(rows.X, rows.place, np.float64))
 
     def g(y):

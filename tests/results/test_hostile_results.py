@@ -163,7 +163,7 @@ def test_a_document_too_deep_for_us_is_told_in_words(content, tmp_path):
 def test_a_tree_as_deep_as_can_be_saved_is_restored():
     tree = nested(np.zeros(1), 100)
     structure = pytree_json.describe(tree)
-    [path] = pytree_json.checked_paths(structure)
+    [path] = pytree_json.checked_paths(structure, "x", "load")
     assert pytree_json.restore(structure, {path: np.ones(1)}, "") == nested(np.ones(1), 100)
     with pytest.raises(ValueError, match="nested more than 100 levels deep cannot be saved"):
         pytree_json.describe([tree])
@@ -270,7 +270,7 @@ def test_any_document_at_length(data, content, tmp_path):
 @given(anything)
 def test_any_structure_is_restored_or_told_in_words(structure):
     try:
-        paths = pytree_json.checked_paths(structure)
+        paths = pytree_json.checked_paths(structure, "x", "load")
     except ValueError:
         return
     assert paths == pytree_json.paths(structure)

@@ -13,8 +13,6 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 from bilevel._core import values
 
-NUMBERS = "biuf"
-
 
 def column_transformer(
     table: Any, exclude: Sequence[str] = (), categories: Sequence[str] = (), most: int = 20
@@ -62,29 +60,23 @@ def column_transformer(
     kinds = {name: _kind(where, name, table[name], name in set(categories)) for name in used}
     numbers = [name for name in used if kinds[name] == "number"]
     others = [name for name in used if kinds[name] == "category"]
+    as_floats, as_texts = (FunctionTransformer(of, feature_names_out="one-to-one") for of in (floats, texts))
+    imputer = SimpleImputer(strategy="median", add_indicator=True)
     encoder = OneHotEncoder(
         handle_unknown="infrequent_if_exist", max_categories=most, sparse_output=False, dtype=np.float64
     )
     parts = [
-        (
-            "numbers",
-            make_pipeline(
-                FunctionTransformer(floats, feature_names_out="one-to-one"),
-                SimpleImputer(strategy="median", add_indicator=True),
-            ),
-            numbers,
-        ),
-        ("categories", make_pipeline(FunctionTransformer(texts, feature_names_out="one-to-one"), encoder), others),
+        ("numbers", make_pipeline(as_floats, imputer), numbers),
+        ("categories", make_pipeline(as_texts, encoder), others),
     ]
     return ColumnTransformer([part for part in parts if part[2]], verbose_feature_names_out=False)
 
 
 def _kind(where: str, name: object, column: Any, category: bool) -> str:
-    """The kind of a column: "number" or "category"."""
     kind = getattr(column.dtype, "kind", "O")
     if category or kind in "OSUTb" or str(column.dtype) in ("category", "string", "str", "boolean"):
         return "category"
-    if kind in NUMBERS:
+    if kind in "biuf":
         return "number"
     raise ValueError(
         f"{where}(table=...): column {name!r} is of type {column.dtype}: it needs numbers or categories; turn a date "

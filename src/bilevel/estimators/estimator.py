@@ -35,7 +35,7 @@ class Robust(Fitting, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     @abc.abstractmethod
     def _encode_more(self, owner: str, y: np.ndarray) -> np.ndarray:
-        """Encodes more targets for a fitted estimator, as `_encode` does."""
+        """Encodes more targets for a fitted estimator, which may have classes that no task had."""
 
     @abc.abstractmethod
     def _facts(self) -> dict[str, Any]:
@@ -89,8 +89,7 @@ class Robust(Fitting, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         together = joined(owner, self.tasks_, labels[np.unique(number[weight > 0])])
         rows = merged(X, number, self._encode_more(owner, y), weight, np.zeros(len(X), int), 0)
         for k in np.unique(rows.task):
-            own = TaskRows.of(X, rows.take(rows.task == k))
-            self.heads_[labels.tolist()[k]] = self._own_head(own)
+            self.heads_[labels.tolist()[k]] = self._own_head(TaskRows.of(X, rows.take(rows.task == k)))
         self.tasks_ = together
         return self
 
@@ -126,13 +125,9 @@ class Robust(Fitting, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             path: of the file.
             **parameters: parameters that a file cannot hold, such as `network`, a model like the one that was fitted.
         """
-        return files.load(cls, path, parameters)
+        return files.load([cls], path, parameters)
 
     # ------------------------------------------------------------------ what scikit-learn asks for
-
-    def _columns(self) -> int:
-        """How many columns a centre has: one for each class."""
-        return 1
 
     @property
     def _n_features_out(self) -> int:

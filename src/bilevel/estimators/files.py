@@ -7,8 +7,9 @@ content is checked before it is used.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
@@ -38,11 +39,11 @@ def save(estimator: Robust, path: FilePath) -> None:
     structure = pytree_json.describe(shared.x)
     arrays: dict[str, Any] = pytree_json.leaves(structure, shared.x, "network")
     arrays |= {"centre": shared.centre, "scale": shared.scale, "penalty": estimator.penalty_}
-    arrays |= {} if estimator.centre_ is None else {"heads/centre": estimator.centre_}
+    if estimator.centre_ is not None:
+        arrays["heads/centre"] = estimator.centre_
     arrays |= {f"heads/{i}/{name}": getattr(h, name) for i, h in enumerate(heads) for name in ("weights", "intercept")}
-    arrays |= {
-        name: np.array(list(getattr(estimator, f"{name}_").values())) for name in ("task_losses", "task_weights")
-    }
+    by_task = {"task_losses": estimator.task_losses_, "task_weights": estimator.task_weights_}
+    arrays |= {name: np.array(list(own.values())) for name, own in by_task.items()}
     document: dict[str, Any] = {
         "made with": storage.versions(),
         "class": type(estimator).__name__,
@@ -64,14 +65,16 @@ def save(estimator: Robust, path: FilePath) -> None:
     write_whole(target, array_files.encode(KIND, document, arrays))
 
 
-def load(kind: type[Fitted], path: FilePath, given: Mapping[str, Any]) -> Fitted:
-    """Reads an estimator of this class."""
+def load(kinds: Sequence[type[Fitted]], path: FilePath, given: Mapping[str, Any]) -> Fitted:
+    """Reads an estimator of one of these classes."""
     document, arrays = array_files.read(path, KIND)
     where = f"load({str(path)!r})"
     fields = Fields(document, where)
-    name = fields.text("class")
-    if name != kind.__name__:
-        raise ValueError(f"{where}: it holds a {name!r:.60}, not a {kind.__name__}.")
+    name, known = fields.text("class"), {kind.__name__: kind for kind in kinds}
+    if name not in known:
+        needs = f"and it needs one of {', '.join(known)}" if len(known) > 1 else f"not a {', '.join(known)}"
+        raise ValueError(f"{where}: it holds a {name!r:.60}, {needs}.")
+    kind = known[name]
     estimator = kind(**_parameters(kind, fields, given))
     try:
         estimator._check_parameters(name)
@@ -79,12 +82,6 @@ def load(kind: type[Fitted], path: FilePath, given: Mapping[str, Any]) -> Fitted
         raise ValueError(f"{where}: its document is wrong: {error}") from None
     _restore(estimator, fields, arrays)
     return estimator
-
-
-def class_of(path: FilePath) -> str:
-    """The name of the class of the estimator in a file."""
-    document, _ = array_files.read(path, KIND)
-    return Fields(document, f"load({str(path)!r})").text("class")
 
 
 # ------------------------------------------------------------------ parameters
@@ -175,7 +172,7 @@ def _restore(estimator: Robust, fields: Fields, arrays: Arrays) -> None:
     estimator.usual_ = float(fields.take("usual", lambda n: values.is_number(n) and n > 0, "a positive number"))
     is_share = lambda n: values.is_number(n) and 0 < n <= 1  # noqa: E731
     estimator.confidence_ = float(fields.take("confidence", is_share, "a number above 0, up to 1"))
-    shape = (shared.features + 1, estimator._columns())
+    shape = (shared.features + 1, len(estimator._all_classes()) or 1)
     estimator.centre_ = take.array("heads/centre", shape) if "heads/centre" in arrays else None
     estimator.heads_ = {
         label: Head(
@@ -202,11 +199,12 @@ def _restore_result(estimator: Robust, fields: Fields, arrays: Arrays, network: 
     estimator.history_ = estimator.result_.history
 
 
+@dataclasses.dataclass
 class _Take:
     """Arrays of a file, each checked as it is taken."""
 
-    def __init__(self, fields: Fields, arrays: Arrays):
-        self.fields, self.arrays = fields, arrays
+    fields: Fields
+    arrays: Arrays
 
     def array(self, name: str, shape: tuple[int, ...], finite: bool = True) -> np.ndarray:
         """An array of this shape."""
@@ -231,10 +229,7 @@ class _Take:
     def structure(self, example: Any) -> None:
         """Raises a ValueError unless the arrays of the network have the structure and shapes of an example."""
         stored = self.fields.take("network", lambda _: True, "a structure")
-        try:
-            paths = pytree_json.checked_paths(stored)
-        except ValueError as error:
-            raise ValueError(f"{self.fields.where}: its document is wrong: the structure of network {error}.") from None
+        paths = pytree_json.checked_paths(stored, "network", self.fields.where)
         shapes = [np.shape(leaf) for leaf in jax.tree.leaves(example)]
         found = [getattr(self.arrays.get(f"network{path}"), "shape", None) for path in paths]
         if pytree_json.describe(example) != stored or shapes != found:

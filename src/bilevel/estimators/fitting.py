@@ -91,16 +91,17 @@ class Fitting(abc.ABC):
         """The targets of the rows of `count` tasks, as the run learns them."""
 
     @abc.abstractmethod
-    def _head(self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None) -> Head:
-        """Fits a head to the rows of one task, towards a centre; targets are those of `_encode`."""
+    def _head(
+        self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None, known: np.ndarray | None = None
+    ) -> Head:
+        """Fits a head to the rows of one task, towards a centre; targets are those of `_encode`.
 
-    @abc.abstractmethod
-    def _pool(self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None, known: np.ndarray) -> np.ndarray:
-        """Fits one head to rows of all tasks, as a centre; `known` says which columns the task of each row has."""
+        Or to the rows of all tasks; `known` then says which columns the task of each row has.
+        """
 
-    @abc.abstractmethod
-    def _as_head(self, centre: np.ndarray) -> Head:
-        """A centre as a head for any task."""
+    def _all_classes(self) -> np.ndarray:
+        """The classes of all tasks, one for each column of a centre; none for regression."""
+        return np.empty(0)
 
     @abc.abstractmethod
     def _losses(self, head: Head, features: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -158,37 +159,23 @@ class Fitting(abc.ABC):
             learner = learner.crossed()
         learnt = self._learn(learner, settings)
         learnt = learnt._replace(weights=learnt.weights.reshape(-1, len(known)).sum(axis=0))
-        return learnt, self._settle(X, rows, learnt, pooled, crossed, settings.baseline)
-
-    def _settle(
-        self,
-        X: np.ndarray,
-        rows: WeightedRows,
-        learnt: Learnt,
-        pooled: Pooled | None,
-        crossed: bool,
-        baseline: np.ndarray,
-    ) -> np.ndarray:
-        """Takes over what was learnt, chooses penalties and confidence, and fits the centre to all rows.
-
-        Returns each task's loss on selection rows.
-        """
+        # Take over what was learnt, choose penalties and confidence, and fit the centre to all rows.
         self.shared_ = self.shared_._replace(x=learnt.x["network"])
         self._strengths(np.asarray(learnt.x["penalty"], np.float64))
         factors = self._factors
         if pooled is not None:
             reached = np.asarray(learnt.x["centre"], np.float64)[np.append(self.shared_.used, -1)]
-            pooled = pooled._replace(centre=reached[:, : pooled.known.shape[1]])
+            pooled = pooled._replace(centre=reached[:, : known.shape[1]])
             self.centre_ = pooled.fitted(self, rows.part != PARTS.index("selection")).centre
             factors = CENTRED
         judge = Judge(X, rows, self._own_head, self._features, self._losses, least=self._least)
         if crossed or pooled is not None:  # only selection rows, which are few, are new to what is shared
             judge = judge._replace(train=("train", "validation"), held_out=("selection",))
-        judged = judge.judged(learnt.weights, factors, share_of(self.weighting), baseline)
+        judged = judge.judged(learnt.weights, factors, share_of(self.weighting), settings.baseline)
         self.penalty_, self.confidence_ = judged.factor * self.penalty_, judged.confidence
         if pooled is not None:
             self.centre_ = pooled.fitted(self, np.ones(len(rows.task), bool)).centre
-        return judged.losses
+        return learnt, judged.losses
 
     def _own_head(self, rows: TaskRows, factor: float = 1.0) -> Head:
         """The head of one task: the fewer rows it has, the nearer to the centre."""
@@ -199,9 +186,8 @@ class Fitting(abc.ABC):
         """Sets `penalty_`: of each feature that is used, of the intercept and of the scale."""
         shared = self.shared_
         x = {"penalty": logarithms, **({} if self.centre_ is None else {"centre": None})}
-        self.penalty_ = np.asarray(strengths(x, shared.made, shared.linear), np.float64)[
-            np.append(shared.used, [-2, -1])
-        ]
+        found = np.asarray(strengths(x, shared.made, shared.linear), np.float64)
+        self.penalty_ = found[np.append(shared.used, [-2, -1])]
 
     def _keep(self, labels: np.ndarray, learns: np.ndarray, learnt: Learnt | None, found: np.ndarray) -> None:
         """Sets the attributes that say how the fit went."""
@@ -262,13 +248,14 @@ class Pooled(NamedTuple):
         """Fits the centre anew to some of the rows, towards its present value."""
         own = self._some(chosen)
         penalty = plain(owner.shared_.features, self.penalty)
-        fitted = owner._pool(TaskRows.of(self.X, own), penalty, self.centre, self.known[own.task])
-        return self._replace(centre=fitted)
+        head = owner._head(TaskRows.of(self.X, own), penalty, self.centre, self.known[own.task])
+        return self._replace(centre=np.vstack([head.weights, head.intercept]))
 
     def loss(self, owner: Fitting, chosen: np.ndarray) -> float:
         """The mean loss over rows, where each row may have the classes of all tasks."""
         assert self.centre is not None
-        return owner._loss(owner._as_head(self.centre), TaskRows.of(self.X, self._some(chosen)))
+        head = Head(self.centre[:-1], self.centre[-1], owner._all_classes())
+        return owner._loss(head, TaskRows.of(self.X, self._some(chosen)))
 
     def _some(self, chosen: np.ndarray) -> WeightedRows:
         numbers = np.flatnonzero(chosen)

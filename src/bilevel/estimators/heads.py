@@ -108,7 +108,14 @@ def least_squares(shared: Shared, rows: TaskRows, penalty: np.ndarray, centre: n
     return Head(y[:-1, None], y[-1:], np.empty(0))
 
 
-def classes(shared: Shared, rows: TaskRows, penalty: np.ndarray, own: np.ndarray, centre: np.ndarray | None) -> Head:
+def classes(
+    shared: Shared,
+    rows: TaskRows,
+    penalty: np.ndarray,
+    own: np.ndarray,
+    centre: np.ndarray | None,
+    known: np.ndarray | None = None,
+) -> Head:
     """A head by logistic regression, multinomial for three classes or more.
 
     Args:
@@ -117,28 +124,14 @@ def classes(shared: Shared, rows: TaskRows, penalty: np.ndarray, own: np.ndarray
         penalty: of each feature, of the intercept and of the scale.
         own: the labels of the head's classes.
         centre: one column for each of these classes; None = 0.
+        known: which of these classes each row may have; None = all.
     """
-    features = _features(shared, rows)
+    dtype = np.float64 if len(rows.place) * shared.features <= LARGE else np.float32
+    features = shared.transform(rows.X, rows.place, dtype)
     centre = np.zeros((shared.features + 1, len(own))) if centre is None else centre
     with _threads(features.size):
-        y = logistic_regression(features, rows.target, rows.weight, np.maximum(penalty, LEAST), centre)
+        y = logistic_regression(features, rows.target, rows.weight, np.maximum(penalty, LEAST), centre, known)
     return Head(y[:-1], y[-1], own)
-
-
-def pooled_classes(
-    shared: Shared, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None, known: np.ndarray
-) -> np.ndarray:
-    """One head for rows of all tasks; `known` says which classes each row may have."""
-    features = _features(shared, rows)
-    centre = np.zeros((shared.features + 1, known.shape[1])) if centre is None else centre
-    with _threads(features.size):
-        whole = None if known.all() else known
-        return logistic_regression(features, rows.target, rows.weight, np.maximum(penalty, LEAST), centre, whole)
-
-
-def _features(shared: Shared, rows: TaskRows) -> np.ndarray:
-    dtype = np.float64 if len(rows.place) * shared.features <= LARGE else np.float32
-    return shared.transform(rows.X, rows.place, dtype)
 
 
 def constant(shared: Shared, label: object, count: float, classes: np.ndarray, shares: np.ndarray) -> Head:

@@ -174,23 +174,11 @@ class RobustKernelClassifier(Classifier, Kernel):
     Args:
         frequencies: K; there are 2K features.
         bandwidth: the initial bandwidth of every column, in units of 1 / sqrt(d), for standardised inputs.
-        weighting: this and the following are described at `RobustRepresentationClassifier`.
-        centre: whether heads have a centre.
-        linear: whether inputs are among the features.
-        cross_fit: whether to fit each task twice, with training and validation rows exchanged.
-        shrink: whether weights move only as far as differences between losses exceed noise.
         penalty: the initial value of all strengths. Without a centre, None = 0.001.
         learning_rate: Adam's, for the logarithms; it falls to zero over the run.
-        batch_size: rows of each task in a step; None = all; "auto" = all if there are few in all, and 64 otherwise.
-        max_iter: steps.
-        patience: stop after this many evaluations without a lower mean loss on selection rows.
-        validation_fraction: the share of a task's rows that tune hyperparameters, without `cross_fit`.
-        selection_fraction: the share of rows that judge the run.
-        smallest: smaller tasks have no say in what is shared.
         random_state: of W, the split and the batches.
-        verbose: show a progress bar.
 
-    Attributes are those of `RobustRepresentationClassifier`.
+    Other parameters and all attributes are those of `RobustRepresentationClassifier`.
     """
 
     learning_rate: float = field(default=0.02, kw_only=True)
@@ -229,17 +217,6 @@ class RobustKernelRegressor(Regressor, Kernel):
         return learner.closed_form(self.tuning_rows, settings)
 
 
-CLASSES: dict[str, type[Robust]] = {
-    kind.__name__: kind
-    for kind in (
-        RobustKernelClassifier,
-        RobustKernelRegressor,
-        RobustRepresentationClassifier,
-        RobustRepresentationRegressor,
-    )
-}
-
-
 def load(path: FilePath, **parameters: Any) -> Any:
     """Reads a fitted estimator of any of these classes from a file that `save` wrote.
 
@@ -250,7 +227,10 @@ def load(path: FilePath, **parameters: Any) -> Any:
     Raises:
         ValueError: the file is damaged, or its content is contradictory.
     """
-    name = files.class_of(path)
-    if name not in CLASSES:
-        raise ValueError(f"load({str(path)!r}): it holds a {name!r:.60}, and it needs one of {', '.join(CLASSES)}.")
-    return files.load(CLASSES[name], path, parameters)
+    classes: tuple[type[Robust], ...] = (
+        RobustKernelClassifier,
+        RobustKernelRegressor,
+        RobustRepresentationClassifier,
+        RobustRepresentationRegressor,
+    )
+    return files.load(classes, path, parameters)

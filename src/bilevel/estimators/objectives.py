@@ -153,7 +153,7 @@ class SolvedHeads:
         source: Any = task.train
         share = source.take(source.first(1)).share[0]  # the same for all rows of the task
         upper = lambda x, y: task.upper(x | {"head": y}, (), sample.upper)  # noqa: E731
-        lower = lambda x, y: task.lower(x | {"head": y}, (), sample.lower) + share * self.penalty(x, y)  # noqa: E731
+        lower = lambda x, y: task.lower(x | {"head": y}, (), sample.lower) + share * penalty(x, y, self.linear)  # noqa: E731
         slope = jax.lax.stop_gradient(jax.grad(upper, argnums=1)(fixed, y))
         v = dense.solve_positive(A, slope[:, 0])[:, None]
         inner = jnp.vdot(jax.grad(lower, argnums=1)(x, y), v)
@@ -174,11 +174,7 @@ class SolvedHeads:
         features = jnp.concatenate([features, jnp.ones_like(features[:, :1])], axis=1)
         weighted = 2 * weight[:, None] * features
         zero = jnp.zeros((features.shape[1], 1), features.dtype)
-        P2 = batch.share[0] * jax.hessian(lambda y: self.penalty(x, y[:, None]))(zero[:, 0])
-        slope = batch.share[0] * jax.grad(lambda y: self.penalty(x, y))(zero)[:, 0]  # -2 P c
+        P2 = batch.share[0] * jax.hessian(lambda y: penalty(x, y[:, None], self.linear))(zero[:, 0])
+        slope = batch.share[0] * jax.grad(lambda y: penalty(x, y, self.linear))(zero)[:, 0]  # -2 P c
         A = weighted.T @ features + P2
         return A, dense.solve_positive(A, weighted.T @ batch.target - slope)[:, None]
-
-    def penalty(self, x: X, y: jax.Array) -> jax.Array:
-        """The penalty of a head."""
-        return penalty(x, y, self.linear)

@@ -57,16 +57,11 @@ def merged(
     new = np.ones(len(present), bool)
     alike = 1 + np.flatnonzero((hashes[1:] == hashes[:-1]) & (np.diff(task[present]) == 0))
     # Two different rows may have the same hash, so rows with equal hashes are compared in full.
-    same = [np.array_equal(X[a], X[b]) and np.array_equal(extra[a], extra[b]) for a, b in _pairs(present, alike)]
+    pairs = zip(present[alike - 1].tolist(), present[alike].tolist(), strict=True)
+    same = [np.array_equal(X[a], X[b]) and np.array_equal(extra[a], extra[b]) for a, b in pairs]
     new[alike] = ~np.array(same, bool)
-    first = present[new]
-    return WeightedRows(
-        first, task[first], target[first], np.add.reduceat(weight[present], np.flatnonzero(new)), part[first]
-    )
-
-
-def _pairs(present: np.ndarray, places: np.ndarray) -> zip[tuple[int, int]]:
-    return zip(present[places - 1].tolist(), present[places].tolist(), strict=True)
+    first, whole = present[new], np.add.reduceat(weight[present], np.flatnonzero(new))
+    return WeightedRows(first, task[first], target[first], whole, part[first])
 
 
 def _hashes(X: np.ndarray, extra: np.ndarray, index: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -108,15 +103,10 @@ def parts_given(owner: str, parts: Any, count: int) -> np.ndarray:
     return np.array([PARTS.index(str(label)) for label in labels])
 
 
-class Parted(NamedTuple):
-    """The rows with their parts, and which tasks help to learn what is shared."""
-
-    rows: WeightedRows
-    learns: np.ndarray
-
-
-def parted(owner: str, rows: WeightedRows, able: np.ndarray, shares: Shares, stratify: bool, seed: int) -> Parted:
-    """Splits the rows of every task that has enough of them.
+def parted(
+    owner: str, rows: WeightedRows, able: np.ndarray, shares: Shares, stratify: bool, seed: int
+) -> tuple[WeightedRows, np.ndarray]:
+    """Splits the rows of every task that has enough of them; returns also which tasks help to learn what is shared.
 
     Args:
         owner: the name that warnings use.
@@ -140,7 +130,7 @@ def parted(owner: str, rows: WeightedRows, able: np.ndarray, shares: Shares, str
             f"it starts; a task needs {FEWEST} different rows or more.",
             stacklevel=4,
         )
-    return Parted(rows, learns)
+    return rows, learns
 
 
 def _split(rows: WeightedRows, learns: np.ndarray, shares: Shares, stratify: bool, seed: int) -> np.ndarray:

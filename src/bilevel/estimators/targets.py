@@ -42,7 +42,6 @@ class Classifier(ClassifierMixin, Robust):
         return np.searchsorted(self.classes_, np.where(np.isin(y, self.classes_), y, self.classes_[0]))
 
     def _encode_more(self, owner: str, y: np.ndarray) -> np.ndarray:
-        """Encodes more targets; classes that no task had are added to `classes_`."""
         check_classification_targets(y)
         if y.dtype.kind != self.classes_.dtype.kind:
             raise TypeError(
@@ -71,7 +70,12 @@ class Classifier(ClassifierMixin, Robust):
             return LearningTarget(place[rows.task, rows.target], columns, several > 1, aligned)
         return LearningTarget(rows.target.astype(np.int32), known, known.sum(axis=1) > 1, aligned)
 
-    def _head(self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None) -> Head:
+    def _head(
+        self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None, known: np.ndarray | None = None
+    ) -> Head:
+        if known is not None:
+            some = None if known.all() else known
+            return heads.classes(self.shared_, rows, penalty, self.classes_, centre, some)
         own = np.unique(rows.target)
         if centre is None and len(own) == 1:
             label = self.classes_[own[0]]
@@ -84,14 +88,8 @@ class Classifier(ClassifierMixin, Robust):
         rows = rows._replace(target=np.searchsorted(own, rows.target))
         return heads.classes(self.shared_, rows, penalty, self.classes_[own], centre)
 
-    def _pool(self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None, known: np.ndarray) -> np.ndarray:
-        return heads.pooled_classes(self.shared_, rows, penalty, centre, known)
-
-    def _as_head(self, centre: np.ndarray) -> Head:
-        return Head(centre[:-1], centre[-1], self.classes_)
-
-    def _columns(self) -> int:
-        return len(self.classes_)
+    def _all_classes(self) -> np.ndarray:
+        return self.classes_
 
     def _losses(self, head: Head, features: np.ndarray, target: np.ndarray) -> np.ndarray:
         right = head.classes[None] == self.classes_[target][:, None]
@@ -99,11 +97,10 @@ class Classifier(ClassifierMixin, Robust):
         return -np.log(np.maximum(found, SMALLEST))
 
     def _facts(self) -> dict[str, Any]:
-        heads_of = [np.searchsorted(self.classes_, head.classes).tolist() for head in self.heads_.values()]
         return {
             "classes": labels_stored("classes_", self.classes_),
             "class_shares": self.class_shares_.tolist(),
-            "heads": heads_of,
+            "heads": [np.searchsorted(self.classes_, head.classes).tolist() for head in self.heads_.values()],
         }
 
     def _restore_facts(self, fields: Fields, arrays: Arrays, count: int) -> list[np.ndarray]:
@@ -179,23 +176,17 @@ class Regressor(RegressorMixin, Robust):
         scale = np.sqrt(np.average((rows.target - mean) ** 2, weights=rows.weight))
         self.target_centre_ = float(mean)
         self.target_scale_ = float(spread(scale, mean))
-        return LearningTarget(
-            self._standard(rows.target), np.ones((count, 1), bool), np.ones(count, bool), aligned=True
-        )
+        able = np.ones(count, bool)
+        return LearningTarget(self._standard(rows.target), able[:, None], able, aligned=True)
 
     def _standard(self, target: np.ndarray) -> np.ndarray:
         return (target - self.target_centre_) / self.target_scale_
 
-    def _head(self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None) -> Head:
+    def _head(
+        self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None, known: np.ndarray | None = None
+    ) -> Head:
         rows = rows._replace(target=self._standard(rows.target))
         return heads.least_squares(self.shared_, rows, penalty, centre)
-
-    def _pool(self, rows: TaskRows, penalty: np.ndarray, centre: np.ndarray | None, known: np.ndarray) -> np.ndarray:
-        head = self._head(rows, penalty, centre)
-        return np.vstack([head.weights, head.intercept])
-
-    def _as_head(self, centre: np.ndarray) -> Head:
-        return Head(centre[:-1], centre[-1], np.empty(0))
 
     def _losses(self, head: Head, features: np.ndarray, target: np.ndarray) -> np.ndarray:
         return (head.outputs(features)[:, 0] - self._standard(target)) ** 2

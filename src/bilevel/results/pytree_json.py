@@ -60,16 +60,19 @@ def paths(structure: Structure) -> list[str]:
     return [path for _, child in children for path in paths(child)]
 
 
-def checked_paths(structure: Json) -> list[str]:
-    """The paths of the leaves of a structure in a file; where it is none, a ValueError to follow "the structure".
+def checked_paths(structure: Json, name: str, where: str) -> list[str]:
+    """The paths of the leaves of a structure in a file; where it is none, a ValueError that names it and the file.
 
-    >>> checked_paths({"tuple": [[0, "/0"], [2, None]]})
+    >>> checked_paths({"tuple": [[0, "/0"], [2, None]]}, "x", "load('a')")
     Traceback (most recent call last):
-    ValueError: has the keys [0, 2] in a tuple
+    ValueError: load('a'): its document is wrong: the structure of x has the keys [0, 2] in a tuple.
     """
-    found = list(_checked(structure, 0))
-    if len(set(found)) < len(found):
-        raise ValueError("names an array twice")
+    try:
+        found = list(_checked(structure, 0))
+        if len(set(found)) < len(found):
+            raise ValueError("names an array twice")
+    except ValueError as error:
+        raise ValueError(f"{where}: its document is wrong: the structure of {name} {error}.") from None
     return found
 
 

@@ -287,11 +287,7 @@ def check_arrays(document: documents.Fields, arrays: Arrays, facts: StoredFacts)
     structures += [(f"y/{g}", y[g], len(ids)) for g, ids in enumerate(facts.groups)]
     check = _Check(document.where, arrays)
     for field, structure, rows in structures:
-        try:
-            paths = pytree_json.checked_paths(structure)
-        except ValueError as error:
-            raise ValueError(f"{document.where}: its document is wrong: the structure of {field} {error}.") from None
-        for path in paths:
+        for path in pytree_json.checked_paths(structure, field, document.where):
             first = check.array(f"last/{field}{path}")
             if rows is not None and first.shape[:1] != (rows,):
                 raise check.wrong(f"last/{field}{path}", f"a leading axis of {rows}, one row a task")
