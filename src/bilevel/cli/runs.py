@@ -1,4 +1,4 @@
-"""`bilevel watch`, `report` and `resume`, for existing runs; and helpers of the commands that make runs."""
+"""`bilevel watch`, `report` and `resume`, for existing runs; and the scope in which commands make runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import json
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -134,11 +134,26 @@ def _of_table(source: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def remember_command(folder: Path, command: str, arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Saves the arguments of a command in its folder, for `bilevel resume`.
+def resumable(folder: Path, command: str, arguments: Mapping[str, Any], ray: bool, debug: bool) -> Iterator[None]:
+    """A scope in which a command makes its runs. Its arguments are saved in its folder, for `bilevel resume`.
 
-    A command that is refused before it has written anything leaves nothing behind.
+    A command that is refused before it has written anything leaves nothing behind. With `ray`, runs are tasks of Ray.
     """
+    from bilevel._run.compiling import compile_cache
+
+    hint = f"Interrupted: the runs are saved, and `bilevel resume {shlex.quote(str(folder))}` continues them."
+    engine = contextlib.nullcontext()
+    with compile_cache(), errors(debug, hint), _remembered(folder, command, arguments):
+        if ray:
+            from bilevel._run.engines.ray import tasks
+
+            engine = tasks()
+        with engine:
+            yield
+
+
+@contextlib.contextmanager
+def _remembered(folder: Path, command: str, arguments: Mapping[str, Any]) -> Iterator[None]:
     from bilevel._core.files import write_whole
 
     if folder.is_file():  # the command refuses it
@@ -156,11 +171,6 @@ def remember_command(folder: Path, command: str, arguments: Mapping[str, Any]) -
             (folder / FILE).unlink()
             folder.rmdir()
         raise
-
-
-def resume_hint(folder: Path) -> str:
-    """The message of a command that a signal ends."""
-    return f"Interrupted: the runs are saved, and `bilevel resume {shlex.quote(str(folder))}` continues them."
 
 
 def recall(folder: Path) -> list[str]:
@@ -223,56 +233,3 @@ def resume(
     found = group.get_command(context.parent, command)
     with found.make_context(command, [f"--out={folder}", *switches, *words], parent=context.parent) as own:
         found.invoke(own)
-
-
-# ------------------------------------------------------------------ where runs are made
-
-Ray = Annotated[
-    bool, typer.Option("--ray", help="Make the runs as tasks of Ray, on the cluster of RAY_ADDRESS or on this machine.")
-]
-SlurmArray = Annotated[
-    bool, typer.Option("--slurm-array", help="Print a script for sbatch, one job a solver, and run nothing.")
-]
-
-
-@contextlib.contextmanager
-def engine(ray: bool) -> Iterator[None]:
-    """A scope in which runs are tasks of Ray, if `ray` is true."""
-    if not ray:
-        yield
-        return
-    from bilevel._run.engines.ray import tasks
-
-    with tasks():
-        yield
-
-
-def slurm_script(problem: str, jobs: Sequence[Sequence[str]], everything: Sequence[str], out: Path) -> str:
-    """A script for sbatch: each job makes the runs of one solver; the last command makes the table of all.
-
-    Args:
-        problem: the name of the problem.
-        jobs: the options of each job.
-        everything: the options of the last command.
-        out: the folder.
-    """
-
-    def command(options: Sequence[str]) -> str:
-        return shlex.join(["bilevel", "compare", problem, *options, "--quiet", "--out", str(out)])
-
-    cases = "\n".join(f"{number}) exec {command(own)} ;;" for number, own in enumerate(jobs))
-    return f"""\
-#!/bin/sh
-# Submit this with sbatch; all nodes must see the folder. When all jobs have ended, make the table of all with
-#     {command(everything)}
-# which finds their runs finished. A job that was killed continues where it was when it is submitted again.
-#SBATCH --job-name=bilevel-{problem}
-#SBATCH --array=0-{len(jobs) - 1}
-#SBATCH --ntasks=1
-#SBATCH --cpus-per-task=2
-#SBATCH --requeue
-set -eu
-case "$SLURM_ARRAY_TASK_ID" in
-{cases}
-esac
-"""

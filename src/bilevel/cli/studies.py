@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,13 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bilevel.cli.app import INTERRUPTED, Debug, Quiet, app, errors, interrupts, understood
-from bilevel.cli.runs import Ray, SlurmArray, engine, remember_command, resume_hint, slurm_script
+from bilevel.cli.runs import resumable
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from bilevel import Cost
     from bilevel.studies.catalogue import Listing
+
+Ray = Annotated[
+    bool, typer.Option("--ray", help="Make the runs as tasks of Ray, on the cluster of RAY_ADDRESS or on this machine.")
+]
 
 
 def _check_figure(path: Path) -> None:
@@ -98,24 +103,14 @@ def _solver_table(listings: Sequence[Listing], with_cost: bool) -> Table:
 
     table = Table(show_lines=True)
     table.add_column("solver", no_wrap=True)
-    for title in (
-        "problem, loop, constraint",
-        "keeps besides x, y, weights",
-        "published rate, paper",
-        "our extension",
-    ):
+    for title in ("problem, loop, constraint", "keeps besides x, y, weights", "published rate, paper", "our extension"):
         table.add_column(title)
     if with_cost:
         table.add_column("cost", no_wrap=True)
     for listing in listings:
         card = listing.card
-        row = [
-            listing.name,
-            f"{card.problem}\n{card.loops} loop\n{card.constraint}",
-            card.keeps,
-            f"{card.rate}\n{card.paper}",
-            card.extension,
-        ]
+        row = [listing.name, f"{card.problem}\n{card.loops} loop\n{card.constraint}", card.keeps]
+        row += [f"{card.rate}\n{card.paper}", card.extension]
         table.add_row(*map(Text, [*row, "\n".join(_calls(count(listing)))] if with_cost else row))
     table.caption = (
         "Rates: samples until the squared gradient norm is below eps, as published for one task.\n"
@@ -129,10 +124,8 @@ def _solver_page(listing: Listing, with_cost: bool) -> str:
     """One solver in full: its module's text, its card and its options."""
     from bilevel.studies.catalogue import count
 
-    card = listing.card
-    said = {"problem": card.problem, "loops": card.loops, "constraint": card.constraint, "keeps": card.keeps}
-    said |= {"rate": card.rate, "paper": card.paper, "extension": card.extension}
-    said["options"] = listing.options
+    fields = ("problem", "loops", "constraint", "keeps", "rate", "paper", "extension")
+    said = {field: getattr(listing.card, field) for field in fields} | {"options": listing.options}
     if with_cost:
         said["cost"] = f"{', '.join(_calls(count(listing)))} (per step and task, at given rates)"
     return "\n".join([listing.text, "", *(f"{field:<12}{value}" for field, value in said.items())])
@@ -193,7 +186,9 @@ def compare(
     target: Annotated[float | None, typer.Option(help="Count calls and seconds to this worst validation loss.")] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of runs, tables and figures.")] = Path("comparison"),
     ray: Ray = False,
-    slurm_array: SlurmArray = False,
+    slurm_array: Annotated[
+        bool, typer.Option("--slurm-array", help="Print a script for sbatch, one job a solver, and run nothing.")
+    ] = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -206,52 +201,52 @@ def compare(
     gradient or product of one task on one row. Finished runs in DIR are not made again, and unfinished ones are saved:
     after Ctrl-C or a crash, the same command continues, and so does `bilevel resume DIR`.
     """
-    from bilevel._run.compiling import compile_cache
     from bilevel.studies.comparison.benchmarks import BENCHMARKS
     from bilevel.studies.comparison.comparing import compare as run
 
+    names = problems or list(BENCHMARKS)
+    numbers = {"seeds": seeds, "calls": calls, "seconds": seconds, "target": target}
     if slurm_array:
-        numbers = {"seeds": seeds, "calls": calls, "seconds": seconds, "target": target}
-        typer.echo(_script(problems or list(BENCHMARKS), solver or [], automatic or [], numbers, out))
+        typer.echo("\n".join(_slurm_script(name, solver or [], automatic or [], numbers, out) for name in names))
         return
-    chosen = {"problems": problems, "solver": solver, "automatic": automatic, "seeds": seeds}
-    budget = {"calls": calls, "seconds": seconds, "target": target}
-    with (
-        compile_cache(),
-        errors(debug, resume_hint(out)),
-        remember_command(out, "compare", chosen | budget),
-        engine(ray),
-    ):
-        for name in problems or BENCHMARKS:
-            found = run(
-                name,
-                solvers=solver or None,
-                calls=calls,
-                seconds=seconds,
-                seeds=seeds,
-                automatic=automatic or None,
-                target=target,
-                out=out,
-                progress=not quiet,
-                say=typer.echo,
-            )
+    chosen = {"problems": problems, "solver": solver, "automatic": automatic}
+    options = {"solvers": solver or None, "automatic": automatic or None, "progress": not quiet, "say": typer.echo}
+    with resumable(out, "compare", chosen | numbers, ray, debug):
+        for name in names:
+            found = run(name, out=out, **numbers, **options)
             typer.echo(f"\n{found.summary()}\n\n{out / name / 'comparison.png'}\n")
 
 
-def _script(
-    problems: list[str], solvers: list[str], automatic: list[str], numbers: dict[str, float | None], out: Path
+def _slurm_script(
+    problem: str, solvers: list[str], automatic: list[str], numbers: dict[str, float | None], out: Path
 ) -> str:
-    """The scripts for sbatch, one for each problem."""
+    """A script for sbatch: each job makes the runs of one solver; the last command makes the table of all."""
     from bilevel.studies.comparison.benchmarks import all_solvers
 
     options = [text for name, number in numbers.items() if number is not None for text in (f"--{name}", str(number))]
 
-    def named(solvers: list[str]) -> list[str]:
+    def command(solvers: list[str]) -> str:
         own = [name for name in automatic if name in solvers] if solvers else automatic
-        return [*options, *(f"--solver={name}" for name in solvers), *(f"--automatic={name}" for name in own)]
+        named = [*(f"--solver={name}" for name in solvers), *(f"--automatic={name}" for name in own)]
+        return shlex.join(["bilevel", "compare", problem, *options, *named, "--quiet", "--out", str(out)])
 
-    jobs = [named([name]) for name in solvers or all_solvers()]
-    return "\n".join(slurm_script(name, jobs, named(solvers), out) for name in problems)
+    jobs = [command([name]) for name in solvers or all_solvers()]
+    cases = "\n".join(f"{number}) exec {job} ;;" for number, job in enumerate(jobs))
+    return f"""\
+#!/bin/sh
+# Submit this with sbatch; all nodes must see the folder. When all jobs have ended, make the table of all with
+#     {command(solvers)}
+# which finds their runs finished. A job that was killed continues where it was when it is submitted again.
+#SBATCH --job-name=bilevel-{problem}
+#SBATCH --array=0-{len(jobs) - 1}
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=2
+#SBATCH --requeue
+set -eu
+case "$SLURM_ARRAY_TASK_ID" in
+{cases}
+esac
+"""
 
 
 # ------------------------------------------------------------------ the paper
@@ -330,7 +325,6 @@ def reproduce(
     `bilevel claims` then tests what the paper says. Figures 1a and 1b need FashionMNIST, which is downloaded unless it
     is on this machine.
     """
-    from bilevel._run.compiling import compile_cache
     from bilevel.studies.paper.commands import QUICK_SEEDS
     from bilevel.studies.paper.commands import reproduce as run
     from bilevel.studies.records import SEEDS
@@ -339,7 +333,7 @@ def reproduce(
     chosen = variant or (_VARIANTS[:1] if quick else _VARIANTS)
     folder = _folder(out, quick)
     given = {"figures": figures, "seeds": seeds, "variant": variant, "quick": quick, "hours": hours}
-    with compile_cache(), errors(debug, resume_hint(folder)), remember_command(folder, "reproduce", given), engine(ray):
+    with resumable(folder, "reproduce", given, ray, debug):
         files = run(figures or (), chosen, trials, quick, folder, not quiet, typer.echo, hours)
     typer.echo("\n".join(["", *(str(file) for file in files)]))
 

@@ -21,15 +21,17 @@ MANY = 10  # with more evaluations than this, charts leave out the start
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 ASCII = " .:-=+*#@"
 LOG_RATIO = 10.0  # values further apart than this get a log scale, because the end of a falling loss matters
-STYLES = {
-    watching.RUNNING: "bold green",
-    watching.STARTING: "green",
-    "converged": "bold cyan",
-    "finished": "bold cyan",
-    "stopped early": "bold cyan",
-    "interrupted": "bold yellow",
-}  # other states went wrong, except for the next two
-STYLES |= dict.fromkeys((watching.NOTHING, watching.SILENT), "yellow")
+STATES = {  # a style, and which runs are shown first where there is no room for all
+    watching.RUNNING: ("bold green", 1),
+    watching.STARTING: ("green", 1),
+    "converged": ("bold cyan", 2),
+    "finished": ("bold cyan", 2),
+    "stopped early": ("bold cyan", 2),
+    "interrupted": ("bold yellow", 0),
+    watching.SILENT: ("yellow", 0),
+    watching.NOTHING: ("yellow", 3),
+}
+WENT_WRONG = ("bold red", 0)  # other states
 NONE_UNDER_WAY = (
     "This is the folder of a `bilevel compare` or `bilevel reproduce`, and none of its runs is under way. Finished "
     "runs are below it, in seed-N.csv; `bilevel resume` makes the missing ones."
@@ -62,7 +64,7 @@ def _one(run: WatchedRun, folder: str, console: Console) -> RenderableType:
 
 
 def _state(state: str) -> Text:
-    return Text(state, STYLES.get(state, "bold red"))
+    return Text(state, STATES.get(state, WENT_WRONG)[0])
 
 
 def _ends(left: Text, right: Text) -> Table:
@@ -85,11 +87,9 @@ def _words(run: WatchedRun) -> list[str]:
         return [
             f"Nothing was written for {duration(run.age(run.heard))}, and no lock says whether a process works on it."
         ]
-    of_command = run.state == watching.NOTHING and watching.is_of_command(run.folder)
-    return {
-        watching.NOTHING: [NONE_UNDER_WAY if of_command else "There is no run in this folder yet."],
-        watching.STARTING: ["Compiling; nothing is evaluated yet."],
-    }.get(run.state, [])
+    if run.state == watching.NOTHING:
+        return [NONE_UNDER_WAY if watching.is_of_command(run.folder) else "There is no run in this folder yet."]
+    return ["Compiling; nothing is evaluated yet."] if run.state == watching.STARTING else []
 
 
 def _progress(run: WatchedRun, console: Console) -> RenderableType:
@@ -126,12 +126,15 @@ def _pairs(facts: dict[str, str], console: Console) -> Text:
     return Text("\n").join(lines)
 
 
+def _table(gap: int) -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold dim")
+
+
 def _losses(run: WatchedRun) -> Table:
-    table, best = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0)), run.best
-    table.add_column("loss", style="dim", header_style="dim")
+    table, best, first = _table(3), run.best, run.seen[0]
+    table.add_column("loss", style="dim")
     for title in ("now", "best", "at step", "at the start"):
-        table.add_column(title, justify="right", header_style="dim")
-    first = run.seen[0]
+        table.add_column(title, justify="right")
 
     def at_best(value: float) -> list[str]:
         return ["", ""] if best is None else [short(value), f"{best.step:,}"]
@@ -171,10 +174,10 @@ def _chart(run: WatchedRun, console: Console) -> list[RenderableType]:
 
 def _tasks(run: WatchedRun, console: Console) -> Table:
     told = run.tasks(50)
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("worst tasks", header_style="dim", no_wrap=True, overflow="ellipsis", max_width=console.width // 2)
-    table.add_column("loss", justify="right", header_style="dim")
-    table.add_column("weight", justify="right", header_style="dim")
+    table = _table(3)
+    table.add_column("worst tasks", no_wrap=True, overflow="ellipsis", max_width=console.width // 2)
+    table.add_column("loss", justify="right")
+    table.add_column("weight", justify="right")
     table.add_column(no_wrap=True)
     largest = max([task.weight for task in told if math.isfinite(task.weight)], default=0.0)
     full = "#" if console.options.ascii_only else "█"
@@ -209,14 +212,14 @@ def _several(runs: Sequence[WatchedRun], folder: str, console: Console) -> Rende
     states = Text(", ").join([Text(f"{n} ") + _state(state) for state, n in counts.items()])
     head = _ends(Text(f"{len(runs)} runs", "bold"), states)
     fits = max(3, console.height - 8) if console.is_terminal else len(runs)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("run", header_style="dim", no_wrap=True, overflow="ellipsis", max_width=16)
-    table.add_column("state", header_style="dim", no_wrap=True)
+    table = _table(2)
+    table.add_column("run", no_wrap=True, overflow="ellipsis", max_width=16)
+    table.add_column("state", no_wrap=True)
     for title in ("steps", "left", "worst", "best"):
-        table.add_column(title, justify="right", header_style="dim", no_wrap=True)
-    table.add_column("worst loss", header_style="dim", no_wrap=True)
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("worst loss", no_wrap=True)
     if console.width >= 100:
-        table.add_column("worst task", header_style="dim", no_wrap=True, overflow="ellipsis", max_width=24)
+        table.add_column("worst task", no_wrap=True, overflow="ellipsis", max_width=24)
     for run in _most_telling(runs, fits):
         table.add_row(*_row(run, console))
     left_out = len(runs) - min(fits, len(runs))
@@ -226,26 +229,16 @@ def _several(runs: Sequence[WatchedRun], folder: str, console: Console) -> Rende
 
 def _most_telling(runs: Sequence[WatchedRun], count: int) -> list[WatchedRun]:
     """The runs to show if there is no room for all: first those that went wrong, then those that run, then the rest."""
-    rank = {
-        watching.RUNNING: 1,
-        watching.STARTING: 1,
-        "converged": 2,
-        "finished": 2,
-        "stopped early": 2,
-        watching.NOTHING: 3,
-    }
-    kept = sorted(range(len(runs)), key=lambda i: (rank.get(runs[i].state, 0), i))[:count]
+    ranks = [STATES.get(run.state, WENT_WRONG)[1] for run in runs]
+    kept = sorted(range(len(runs)), key=ranks.__getitem__)[:count]
     return [runs[i] for i in sorted(kept)]
 
 
 def _row(run: WatchedRun, console: Console) -> list[RenderableType]:
     left = "" if math.isnan(run.seconds_left) else duration(run.seconds_left)
     worst = [seen.worst for seen in run.seen]
-    line = bars(
-        worst[1:] if len(worst) > MANY else worst,
-        14 if console.width < 100 else 24,
-        ascii_only=console.options.ascii_only,
-    )[0]
+    width = 14 if console.width < 100 else 24
+    [line] = bars(worst[1:] if len(worst) > MANY else worst, width, ascii_only=console.options.ascii_only)
     numbers = [short(worst[-1]) if worst else "", short(run.best.worst) if run.best else ""]
     task = [Text(task.name) for task in run.tasks(1)] or [Text()]
     name = f"{run.title} seed {run.seed}" if run.folder.name.endswith(watching.UNFINISHED) else run.folder.name
