@@ -6,8 +6,8 @@ import contextlib
 import dataclasses
 import importlib
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -43,12 +43,42 @@ def require(condition: object, message: str) -> None:
         raise AssertionError(message)
 
 
-def require_pytree(part: object, kind: str) -> None:
-    """Raises unless a part can be given to a compiled function."""
+def require_part(part: object, base: type, name: str, kind: str) -> None:
+    """Raises unless a part has this base, and can be given to a compiled function."""
+    require(isinstance(part, base), f"{part!r} is no {base.__name__}: it needs bl.{name} as its base.")
     require(
         not jax.tree_util.all_leaves([part]),
         f"{part!r} is not a pytree, so that it cannot be given to a compiled function: make the {kind} a bl.part.",
     )
+
+
+def require_accepted(part: Any, shown: str, *arguments: object) -> None:
+    """Raises unless the part's own check accepts these arguments."""
+    try:
+        part.check(*arguments)
+    except (TypeError, ValueError) as error:
+        raise AssertionError(f"{part}.check({shown}) refuses it: {error}") from error
+
+
+class Compiled:
+    """A compiled function that counts how often it is traced."""
+
+    def __init__(self, function: Callable, **options: Any):
+        self.function, self.traces = function, 0
+        self.compiled = jax.jit(self._traced, **options)
+
+    def _traced(self, *arguments: Any, **named: Any) -> Any:
+        self.traces += 1
+        return self.function(*arguments, **named)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """The value of the function."""
+        return self.compiled(*arguments, **named)
+
+    def require_one_trace(self, what: str, kind: str) -> None:
+        """Raises unless it was traced once, whatever the numbers in its arguments."""
+        said = f"{what}: other numbers in the {kind} compile again: declare them as data, with bl.leaf()."
+        require(self.traces == 1, said)
 
 
 def require_like(what: str, got: object, wanted: object) -> None:

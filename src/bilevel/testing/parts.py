@@ -25,12 +25,14 @@ from bilevel.problem.problem import Problem
 from bilevel.problem.task import Task
 from bilevel.testing.common import (
     PRECISIONS,
+    Compiled,
     other_values,
     precision,
     require,
+    require_accepted,
     require_close,
     require_like,
-    require_pytree,
+    require_part,
 )
 from bilevel.weightings.base import Weighting
 
@@ -56,15 +58,8 @@ def check_constraint(constraint: Constraint, example: object) -> None:
     >>> import bilevel as bl
     >>> check_constraint(bl.constraints.Ball(2.0), example=jnp.zeros(3))
     """
-    require(
-        isinstance(constraint, Constraint),
-        f"{constraint!r} is no Constraint: it needs bl.constraints.Constraint as its base.",
-    )
-    require_pytree(constraint, "constraint")
-    try:
-        constraint.check(example)
-    except (TypeError, ValueError) as error:
-        raise AssertionError(f"{constraint}.check(example) refuses it: {error}") from error
+    require_part(constraint, Constraint, "constraints.Constraint", "constraint")
+    require_accepted(constraint, "example", example)
     for dtype in PRECISIONS:
         with precision(dtype):
             _check_constraint_in(constraint, example, dtype)
@@ -73,27 +68,18 @@ def check_constraint(constraint: Constraint, example: object) -> None:
 def _check_constraint_in(constraint: Constraint, example: object, dtype: DTypeLike) -> None:
     name = f"{constraint} in {jnp.dtype(dtype)}"
     points = _drawn(example, dtype)
-    traces: list[None] = []
-
-    @jax.jit
-    def project(constraint: Constraint, x: X) -> X:
-        traces.append(None)
-        return constraint.project(x)
-
+    project = Compiled(lambda constraint, x: constraint.project(x))
     projected = [project(constraint, x) for x in points]
     for x, p in zip(points, projected, strict=True):
         require_like(f"{name}: the projection", p, x)
         require_close(f"{name}: projecting twice is not projecting once", project(constraint, p), p)
-    project.trace(other_values(constraint), points[0])
-    require(
-        len(traces) == 1, f"{name}: other numbers in the constraint compile again: declare them as data, with leaf()."
-    )
+    project.compiled.trace(other_values(constraint), points[0])
+    project.require_one_trace(name, "constraint")
     _check_distances(name, points, projected)
     _check_transformed(name, project, constraint, points, projected)
 
 
 def _drawn(example: X, dtype: DTypeLike) -> list[X]:
-    """Points around the example, at several distances."""
     generator = np.random.default_rng(0)
 
     def draw(leaf: jax.Array, size: float) -> jax.Array:
@@ -148,8 +134,6 @@ RATES = (1e-3, 0.3, 50.0)  # the last one throws weights onto the boundary
 
 
 class _WeightingState(NamedTuple):
-    """Weights and state of a weighting; the state is any pytree with one row per task."""
-
     weights: jax.Array
     state: Tree
 
@@ -165,15 +149,8 @@ def check_weighting(weighting: Weighting, tasks: int = 5) -> None:
     >>> from bilevel.weightings import SimplexAscent
     >>> check_weighting(SimplexAscent(lr=0.1), tasks=3)
     """
-    require(
-        isinstance(weighting, Weighting),
-        f"{weighting!r} is no Weighting: it needs bl.weightings.Weighting as its base.",
-    )
-    require_pytree(weighting, "weighting")
-    try:
-        weighting.check(tasks)
-    except (TypeError, ValueError) as error:
-        raise AssertionError(f"{weighting}.check({tasks}) refuses it: {error}") from error
+    require_part(weighting, Weighting, "weightings.Weighting", "weighting")
+    require_accepted(weighting, str(tasks), tasks)
     for dtype in PRECISIONS:
         with precision(dtype):
             _check_weighting_in(weighting, tasks, dtype)
@@ -191,7 +168,7 @@ def _check_weighting_in(weighting: Weighting, tasks: int, dtype: DTypeLike) -> N
             f"{name}: the state{jax.tree_util.keystr(path)} has shape {jnp.shape(leaf)}: it needs one row per task, "
             f"({tasks}, ...).",
         )
-    step, traces = _counted_step()
+    step = Compiled(_update)
     last = first
     for rate in RATES:
         last = first
@@ -204,25 +181,15 @@ def _check_weighting_in(weighting: Weighting, tasks: int, dtype: DTypeLike) -> N
                     np.array_equal(last.weights, first.weights),
                     f"{name}: moves is False, but update moved the weights.",
                 )
-    require(len(traces) == 1, f"{name}: {len(RATES)} rates traced update {len(traces)} times instead of once.")
+    require(step.traces == 1, f"{name}: {len(RATES)} rates traced update {step.traces} times instead of once.")
     _check_update_traces(name, weighting, first, losses[0])
     _check_update_is_pure(name, weighting, last, losses[0])
     _check_batched(name, weighting, step, last, losses)
     _check_symmetric(name, weighting, step, first, last, losses[0])
 
 
-def _counted_step() -> tuple[
-    Callable[[Weighting, _WeightingState, jax.Array, ArrayLike], tuple[jax.Array, Tree]], list[None]
-]:
-    """`update`, compiled, and a list that grows by one at every trace."""
-    traces: list[None] = []
-
-    @jax.jit
-    def step(weighting: Weighting, seen: _WeightingState, losses: jax.Array, rate: ArrayLike) -> tuple[jax.Array, Tree]:
-        traces.append(None)
-        return weighting.update(seen.weights, losses, seen.state, rate)
-
-    return step, traces
+def _update(weighting: Weighting, seen: _WeightingState, losses: jax.Array, rate: ArrayLike) -> tuple[jax.Array, Tree]:
+    return weighting.update(seen.weights, losses, seen.state, rate)
 
 
 def _require_on_simplex(name: str, weights: jax.Array) -> None:
@@ -234,28 +201,24 @@ def _require_on_simplex(name: str, weights: jax.Array) -> None:
 
 def _check_update_traces(name: str, weighting: Weighting, first: _WeightingState, losses: jax.Array) -> None:
     """Other numbers in the weighting itself, its rate among them, must not compile again."""
-    step, traces = _counted_step()
+    step = Compiled(_update)
     has_rate = dataclasses.is_dataclass(weighting) and "lr" in (f.name for f in dataclasses.fields(weighting))
     one, other = (replace(weighting, lr=lr) if has_rate else weighting for lr in (0.3, 0.7))
     for values in (one, other_values(other)):
         jax.eval_shape(step, values, first, losses, 0.3)
-    require(
-        len(traces) == 1, f"{name}: other numbers in the weighting compile again: declare them as data, with leaf()."
-    )
+    step.require_one_trace(name, "weighting")
 
 
 def _check_update_is_pure(name: str, weighting: Weighting, seen: _WeightingState, losses: jax.Array) -> None:
-    """The same input gives the same output, and is not changed."""
     before = jax.tree.map(np.array, (weighting, seen))
     # Compiled from two traces, so that memory in Python between them shows.
-    once, twice = (_counted_step()[0](weighting, seen, losses, 0.3) for _ in range(2))
+    once, twice = (Compiled(_update)(weighting, seen, losses, 0.3) for _ in range(2))
     same = jax.tree.map(np.array_equal, before, (weighting, seen))
     require(all(jax.tree.leaves(same)), f"{name}: update is not pure: it changes its input.")
     require_close(f"{name}: update is not pure: called twice, it differs", twice, once)
 
 
 def _check_batched(name: str, weighting: Weighting, step: Callable, seen: _WeightingState, losses: jax.Array) -> None:
-    """A batch of losses gives the same as the losses one by one."""
     batched = jax.vmap(step, in_axes=(None, None, 0, None))(weighting, seen, losses, 0.3)
     single = [step(weighting, seen, row, 0.3) for row in losses]
     require_close(
@@ -288,8 +251,6 @@ LOWER_STEPS = 60  # for estimators that differentiate through them
 
 
 class _Estimate(NamedTuple):
-    """An estimate at a point, once the estimator has settled."""
-
     losses: jax.Array  # the surrogates' last values
     gradient: Tree  # the surrogates' mean gradients, one per task
 
@@ -311,15 +272,8 @@ def check_hypergradient(estimator: Hypergradient, tolerance: float | None = None
     >>> from bilevel.hypergradients import ConjugateGradient
     >>> check_hypergradient(ConjugateGradient())
     """
-    require(
-        isinstance(estimator, Hypergradient),
-        f"{estimator!r} is no Hypergradient: it needs bl.hypergradients.Hypergradient as its base.",
-    )
-    require_pytree(estimator, "estimator")
-    try:
-        estimator.check()
-    except (TypeError, ValueError) as error:
-        raise AssertionError(f"{estimator}.check() refuses it: {error}") from error
+    require_part(estimator, Hypergradient, "hypergradients.Hypergradient", "estimator")
+    require_accepted(estimator, "")
     allowed = estimator.gradient_error if tolerance is None else tolerance
     for dtype in PRECISIONS:
         with precision(dtype):
@@ -330,14 +284,12 @@ def _check_estimator_in(estimator: Hypergradient, tolerance: float, dtype: DType
     name = f"{estimator} in {jnp.dtype(dtype)}"
     problem, points, key = _quadratics(dtype), _points(dtype), jax.random.key(0)
     _check_estimator_shapes(name, estimator, problem, points[0])
-    traces: list[None] = []
 
     def estimate(estimator: Hypergradient, x: Tree) -> _Estimate:
-        traces.append(None)
         return _estimate(estimator, problem, x, key)
 
     # Unoptimised: compiling takes longer than running.
-    compiled = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+    compiled = functools.partial(Compiled, compiler_options={"xla_backend_optimization_level": 0})
     batched = compiled(jax.vmap(estimate, in_axes=(None, 0)))
     together = batched(estimator, jax.tree.map(lambda *leaves: jnp.stack(leaves), *points))
     for k, x in enumerate(points):
@@ -345,13 +297,12 @@ def _check_estimator_in(estimator: Hypergradient, tolerance: float, dtype: DType
         _check_point(name, problem, x, found, tolerance, estimator.value_error)
     if dtype == PRECISIONS[0]:
         return  # the rest does not depend on the dtype, and would compile again
-    traces.clear()
     alone = compiled(estimate)  # traced again, so that memory in Python shows too
     found = alone(estimator, points[0])
     first = jax.tree.map(lambda a: a[0], together)
     require_close(f"{name}: under vmap and without, or called again, it is not the same", found, first, ulps=ROUNDING)
-    alone.trace(other_values(estimator), points[0])
-    require(len(traces) == 1, f"{name}: other numbers in the estimator compile again: declare them with bl.leaf().")
+    alone.compiled.trace(other_values(estimator), points[0])
+    alone.require_one_trace(name, "estimator")
 
 
 def _check_estimator_shapes(name: str, estimator: Hypergradient, problem: Problem, x: Tree) -> None:
@@ -405,7 +356,6 @@ def _oracle(estimator: Hypergradient, problem: Problem, x: Tree) -> tuple[Upper,
 
 
 def _estimate(estimator: Hypergradient, problem: Problem, x: Tree, key: jax.Array) -> _Estimate:
-    """The mean estimate at y*(x), after many steps."""
     upper, point = _oracle(estimator, problem, x)
     first = upper.init(point, problem.draw_upper(key))
 
@@ -469,7 +419,6 @@ def _flat(tree: Tree) -> jax.Array:
 
 
 def _solved(problem: Problem, x: Tree) -> PerTask[Tree]:
-    """y* = B x of every task."""
     (group,) = problem.groups
     _, unravel = ravel_pytree(jax.tree.map(lambda a: a[0], group.y))
     return PerTask((jax.vmap(unravel)(group.train.data["B"][:, 0] @ _flat(x)),))

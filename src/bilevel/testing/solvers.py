@@ -22,6 +22,7 @@ from bilevel.solvers._base.state import Halves, Info, State
 from bilevel.testing.common import (
     BOX,
     KINDS,
+    Compiled,
     Example,
     Setting,
     make,
@@ -29,8 +30,9 @@ from bilevel.testing.common import (
     precision,
     quick_key,
     require,
+    require_accepted,
     require_like,
-    require_pytree,
+    require_part,
 )
 
 STEPS = 25
@@ -55,28 +57,28 @@ class FinishedRun(NamedTuple):
     path: Trajectory
 
 
-class CompiledRun:
-    """Runs a solver, compiled once for every shape."""
+class CompiledRun(Compiled):
+    """Runs of `STEPS` steps of a solver, compiled once for every shape."""
 
     def __init__(self, solver: Solver):
-        self.solver, self.traces = solver, 0
         # Unoptimised: these runs are short, and compiling takes most of the time.
-        self.compiled = jax.jit(self._run, compiler_options={"xla_backend_optimization_level": 0})
+        super().__init__(_run, compiler_options={"xla_backend_optimization_level": 0})
+        self.solver = solver
 
     def __call__(self, example: Example, key: int = 1, solver: Solver | None = None) -> FinishedRun:
-        """A run of `STEPS` steps."""
+        """A run of the solver, or of another one."""
         return self.compiled(self.solver if solver is None else solver, example, quick_key(key))
 
-    def _run(self, solver: Solver, example: Example, key: jax.Array) -> FinishedRun:
-        self.traces += 1
-        (problem, x, y), stepper = example, solver.stepper()
 
-        def one(state: State, k: jax.Array) -> tuple[State, Trajectory]:
-            state, info = stepper.step(problem, state, jax.random.fold_in(key, k))
-            return state, Trajectory(state.x, state.weights, info)
+def _run(solver: Solver, example: Example, key: jax.Array) -> FinishedRun:
+    (problem, x, y), stepper = example, solver.stepper()
 
-        first = stepper.start(problem, x, y, quick_key(0), jnp.asarray(STEPS, jnp.int32))
-        return FinishedRun(*jax.lax.scan(one, first, jnp.arange(STEPS)))
+    def one(state: State, k: jax.Array) -> tuple[State, Trajectory]:
+        state, info = stepper.step(problem, state, jax.random.fold_in(key, k))
+        return state, Trajectory(state.x, state.weights, info)
+
+    first = stepper.start(problem, x, y, quick_key(0), jnp.asarray(STEPS, jnp.int32))
+    return FinishedRun(*jax.lax.scan(one, first, jnp.arange(STEPS)))
 
 
 def check_solver(solver: Solver) -> None:
@@ -95,17 +97,13 @@ def check_solver(solver: Solver) -> None:
     >>> import bilevel as bl
     >>> check_solver(bl.GDA(0.05, bl.weightings.SimplexAscent(0.05)))
     """
-    require(isinstance(solver, Solver), f"{solver!r} is no Solver: it needs bl.Solver as its base.")
-    require_pytree(solver, "solver")
+    require_part(solver, Solver, "Solver", "solver")
     kinds = [kind for kind in KINDS if issubclass(kind, solver.problem_type)]
     require(kinds, f"{solver}: problem_type is {solver.problem_type.__name__}, and there is no such problem to try.")
     setting, runner = Setting(kinds[0]), CompiledRun(solver)
     with precision(jnp.float64):
         example = make(setting, jnp.float64)
-        try:
-            solver.check(example.problem)
-        except (TypeError, ValueError) as error:
-            raise AssertionError(f"{solver}.check(problem) refuses it: {error}") from error
+        require_accepted(solver, "problem", example.problem)
         with _structure_checked(solver, example):
             ran = runner(example)
         _check_state(solver, example, ran)
@@ -123,21 +121,14 @@ def _structure_checked(solver: Solver, example: Example) -> Iterator[None]:
     try:
         yield
     except (AttributeError, TypeError):
-        _check_structure(solver, example)
+        (problem, x, y), key, stepper = example, quick_key(0), solver.stepper()
+        start, step = functools.partial(stepper.start, problem), functools.partial(stepper.step, problem)
+        first = jax.eval_shape(start, x, y, key, jnp.asarray(STEPS, jnp.int32))
+        require(isinstance(first, State), f"{solver}: start returned a {type(first).__name__}: it needs a bl.State.")
+        after, info = jax.eval_shape(step, first, key)
+        require_like(f"{solver}: the state after a step", after, first)
+        require(isinstance(info, Info), f"{solver}: step reports a {type(info).__name__}: it needs a bl.Info.")
         raise
-
-
-def _check_structure(solver: Solver, example: Example) -> None:
-    """A step returns what it should, and keeps the state's structure; without this, a run cannot be compiled."""
-    problem, x, y = example
-    key = quick_key(0)
-    stepper = solver.stepper()
-    start = functools.partial(stepper.start, problem)
-    first = jax.eval_shape(start, x, y, key, jnp.asarray(STEPS, jnp.int32))
-    require(isinstance(first, State), f"{solver}: start returned a {type(first).__name__}: it needs a bl.State.")
-    after, info = jax.eval_shape(functools.partial(stepper.step, problem), first, key)
-    require_like(f"{solver}: the state after a step", after, first)
-    require(isinstance(info, Info), f"{solver}: step reports a {type(info).__name__}: it needs a bl.Info.")
 
 
 def _check_state(solver: Solver, example: Example, ran: FinishedRun) -> None:
@@ -298,7 +289,6 @@ def _moves_weights(solver: Solver) -> bool:
 
 
 def _without_rates(solver: Solver) -> dict[str, Any]:
-    """The options with which the solver chooses every rate."""
     options = dict.fromkeys(field_names(solver) & {"upper_lr", "lower_lr"})
     weighting = getattr(solver, "weighting", None)
     return options | ({"weighting": replace(weighting, lr=None)} if "lr" in field_names(weighting) else {})
