@@ -51,6 +51,9 @@ def test_at_the_solution_all_gaps_are_zero(known):
     assert_close(found.losses.max(), known.value, atol=1e-12)
     assert_close(found.rho, 2, atol=1e-6)  # F is quadratic with identity Hessian
     assert "All inner solves converged." in str(found)
+    assert found.stationary
+    assert_close(found.gain, 0, atol=1e-9)
+    assert "x is stationary" in str(found)
 
 
 @pytest.mark.parametrize("rho", [None, 0.7])
@@ -76,6 +79,12 @@ def test_away_from_it_the_gaps_are_those_of_a_quadratic(known, rho):
     assert_close(found.losses, losses, atol=1e-12)
     assert_close(found.weights_gap, losses.max() - weights @ losses, atol=1e-12)
     assert_close(found.residual, np.linalg.norm(x - np.minimum(m, bound)), atol=1e-12)
+    assert_close(found.gain, 1 - known.value / losses.max(), atol=1e-4)  # a descent arrives
+    assert not found.stationary
+    assert "x is not stationary" in str(found)
+    untried = bl.certify(known.problem, Point(x=jnp.array(x), y=y, weights=weights), rho, descent=0)
+    assert np.isnan(untried.gain)
+    assert "stationary" not in str(untried)
 
 
 # ---------------------------------------------------------------- other objectives than the worst loss

@@ -1,7 +1,7 @@
 """`certify`: how near a point is to what Theorem 1 promises, measured.
 
 The gap in x needs the proximal map  x_hat(x) = argmin over u in X of rho/2 ||u - x||^2 + F(u, weights), which is
-solved below.
+solved below. Whether x is stationary is tried: a descent of the true objective starts there.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from bilevel.diagnostics.regularity import lower_spectra
 from bilevel.lower.solver import tolerance
 from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.problem.problem import Problem
+from bilevel.solvers.descent import Descent
 from bilevel.weightings.base import Weighting, Wrapper
-from bilevel.weightings.fixed import Average
 
 POWER_ITERATIONS = 10
 HALVINGS = 50  # of a rate, until the proximal point is given up
+STATIONARY = 0.01  # of the objective: what a descent from a stationary point gains at most
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,6 +58,8 @@ class Certificate:
         y_converged: whether each y_i* was found.
         y_errors: about how far each y_i* may be off.
         smallest_curvature: that of each g_i in y at y_i*; where it is not positive, y_i* means little.
+        descent: how many steps of `bl.Descent` from x were tried.
+        gain: the share of the objective that they gain; NaN where they cannot be tried.
     """
 
     x_gap: float
@@ -74,12 +77,19 @@ class Certificate:
     y_converged: np.ndarray
     y_errors: np.ndarray
     smallest_curvature: np.ndarray
+    descent: int
+    gain: float
     remarks: tuple[str, ...]  # what went wrong, in sentences
 
     @property
     def converged(self) -> bool:
         """Whether every inner solve converged, so that the gaps are reliable."""
         return not self.remarks
+
+    @property
+    def stationary(self) -> bool:
+        """Whether the descent from x gains less than 1 % of the objective. False where it was not tried."""
+        return self.gain < STATIONARY
 
     def __str__(self) -> str:
         rows = [
@@ -93,6 +103,9 @@ class Certificate:
             ),
             ("residual", "||x - proj(x - grad F)||", f"{self.residual:.3g}", ""),
         ]
+        if not np.isnan(self.gain):
+            verdict = "x is stationary" if self.stationary else "x is not stationary: bl.solve goes on from it"
+            rows.append(("descent", f"gain of {self.descent} steps of Descent", f"{self.gain:.2g} of it", verdict))
         return "\n".join([*columns(rows), *(self.remarks or ("All inner solves converged.",))])
 
 
@@ -103,8 +116,9 @@ def certify(
     *,
     weighting: Weighting | None = None,
     iterations: int = 500,
+    descent: int = 100,
 ) -> Certificate:
-    """Measures Theorem 1's three gaps, and the projected-gradient residual, on all the data.
+    """Measures Theorem 1's three gaps, the projected-gradient residual and what a descent gains, on all the data.
 
     With F(x, w) = sum_i w_i l_i(x), l_i(x) = f_i(x, y_i*(x)) and x_hat the proximal map, they are
 
@@ -112,6 +126,10 @@ def certify(
 
     If the run compares its tasks by something else (`Regret`: l_i - b_i; `Ratio`: l_i / b_i), F is made of that: the
     certificate is about the objective that was minimised.
+
+    A small residual means little where units of x differ, and says nothing at a kink. So `bl.Descent` tries from x to
+    lower what the run minimised: the worst loss, or what its weighting makes of the losses. Where that gains nothing, x
+    is stationary, a local solution; another start may lead to a better one.
 
     Every y_i* is solved for by Newton's method and x_hat by projected gradient steps, in the dtype of the data.
     Generators are evaluated on their fixed evaluation sample.
@@ -124,8 +142,9 @@ def certify(
             F(., weights) at x in absolute value, which is above it. A smaller rho moves x_hat farther and takes longer.
             The default differs from point to point: to compare x gaps of several points, give one rho for all.
         weighting: the weighting that says how tasks are compared; None = that of the result's solver. An iterate does
-            not know its solver: its tasks are compared by their losses unless this is given.
+            not know its solver: its tasks are compared by their losses, and the worst counts, unless this is given.
         iterations: the most steps towards x_hat.
+        descent: the most steps of the descent from x; 0 = it is not tried.
 
     >>> import bilevel as bl
     >>> known = bl.problems.opposed_slopes()
@@ -133,11 +152,14 @@ def certify(
     >>> certificate = bl.certify(known.problem, result)
     >>> certificate.converged, certificate.x_gap < 1e-3, certificate.y_gap < 1e-3, certificate.weights_gap < 1e-2
     (True, True, True, True)
+    >>> certificate.stationary
+    True
 
     Reference: Gu, Lu, Ram, Weng, ICLR 2023, Theorem 1 and the measures before it.
     """
     values.positive("rho", rho, of="certify", none="measured")
     values.whole("iterations", iterations, of="certify")
+    values.whole("descent", descent, least=0, of="certify")
     x, y, weights, *_ = read_point("certify", problem, result)
     by = _comparing(weighting, result, problem)
     solved = solve_lower(problem, x, y)
@@ -171,8 +193,36 @@ def certify(
         y_converged=np.asarray(solved.converged),
         y_errors=np.asarray(solved.errors),
         smallest_curvature=np.asarray(smallest),
+        descent=descent,
+        gain=_gain(problem, by, x, solved.y, descent),
         remarks=tuple(remarks),
     )
+
+
+def _gain(problem: Problem, weighting: Weighting, x: Tree, y: PerTask[Tree], steps: int) -> float:
+    """The share of the objective that a descent from x gains; NaN where none can be made, as rows are infinite."""
+    solver = Descent(weighting, attempts=1)
+    try:
+        solver.check(problem)
+        solver.check_size(problem, x, y)
+    except ValueError:
+        return float("nan")
+    if steps == 0 or problem.distribution is not None:
+        return float("nan")
+    before, after = (float(value) for value in _descended(solver, problem, x, y, jnp.asarray(steps)))
+    return (before - after) / max(abs(before), np.finfo(np.float32).tiny)
+
+
+@jax.jit
+def _descended(
+    solver: Descent, problem: Problem, x: Tree, y: PerTask[Tree], steps: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The objective before and after these steps of a descent."""
+    key = jax.random.key(0)  # nothing is drawn
+    start = solver.start(problem, x, y, key, steps)
+    goes_on = lambda state: (state.step < steps) & ~solver.has_ended(state)  # noqa: E731
+    end = jax.lax.while_loop(goes_on, lambda state: solver.step(problem, state, key)[0], start)
+    return start.memory.value, end.memory.value
 
 
 def _comparing(weighting: Weighting | None, result: Solution, problem: Problem) -> Weighting:
@@ -185,7 +235,7 @@ def _comparing(weighting: Weighting | None, result: Solution, problem: Problem) 
                 f"certify(weighting=None): the result was loaded, and its file does not hold its {kind.__name__}: give "
                 "it, as that is how the tasks were compared."
             )
-        return found if isinstance(found, Weighting) else Average()
+        return found if isinstance(found, Weighting) else weightings.SimplexAscent()
     if not isinstance(weighting, Weighting):
         raise TypeError(f"certify(weighting={weighting!r}): it needs a weighting object, such as bl.weightings.Regret.")
     weighting.check(problem.size)
