@@ -120,7 +120,6 @@ def test_a_download_is_kept_and_then_found(likeness, monkeypatch):
         asked.append(arguments)
         return sent
 
-    monkeypatch.setattr(module, "TRAINING", 200)
     monkeypatch.setattr("sklearn.datasets.fetch_openml", fetch)
     assert_is(fashion_mnist(), likeness)
     assert_is(fashion_mnist(), likeness)

@@ -24,10 +24,10 @@ import hashlib
 import itertools
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,6 @@ from bilevel._core.files import open_regular, write_whole
 
 CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 DATA_VARIABLE = "BILEVEL_DATA"  # of the environment: a folder that holds fashion-mnist/
-TRAINING = 60_000  # images of the training split, which come first
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 
 # The pairs of classes of the MORBiT experiments.
@@ -56,6 +55,11 @@ class DataFile(NamedTuple):
     file: str
     shape: tuple[int, ...]
     sha256: str
+
+    @property
+    def head(self) -> bytes:
+        """The beginning of the file: two zero bytes, a type, a number of axes, their sizes. The numbers follow."""
+        return bytes([0, 0, 8, len(self.shape)]) + b"".join(size.to_bytes(4, "big") for size in self.shape)
 
 
 FILES = {
@@ -187,33 +191,28 @@ def _look_for(folder: str | os.PathLike | None) -> Path | None:
 
 
 def _read_idx(path: Path, part: DataFile) -> np.ndarray:
-    """The numbers of one file in the idx format: two zero bytes, a type, a number of axes, their sizes, the numbers."""
-    axes = len(part.shape)
-    head = 4 + 4 * axes
+    """The numbers of one file in the idx format."""
+    size = len(part.head) + int(np.prod(part.shape))
     try:
         with open_regular(path, str(path)) as packed, gzip.open(packed) as file:
-            # Read one byte more than expected and no further: a small file can unpack to any size.
-            content = file.read(head + int(np.prod(part.shape)) + 1)
+            content = file.read(size + 1)  # one byte more and no further: a small file can unpack to any size
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path} is damaged ({error}): get it again.") from error
-    expected = bytes([0, 0, 8, axes]) + b"".join(size.to_bytes(4, "big") for size in part.shape)
-    if content[:head] != expected or len(content) != head + int(np.prod(part.shape)):
+    if not content.startswith(part.head) or len(content) != size:
         raise ValueError(
             f"{path} does not hold {part.shape} bytes in the idx format: it is not a file of FashionMNIST."
         )
-    array = np.frombuffer(content, np.uint8, offset=head).reshape(part.shape)
+    array = np.frombuffer(content, np.uint8, offset=len(part.head)).reshape(part.shape)
     _check_checksum(array, part, str(path))
     return array
 
 
 def _check_checksum(array: np.ndarray, part: DataFile, where: str) -> None:
-    if array.shape != part.shape:
-        raise ValueError(f"{where} has shape {array.shape} where FashionMNIST has {part.shape}.")
     if hashlib.sha256(array.tobytes()).hexdigest() != part.sha256:
         raise ValueError(f"{where} does not hold the numbers of FashionMNIST (its checksum differs): get it again.")
 
 
-def _download(target: Path, fetch: Callable | None = None) -> None:
+def _download(target: Path) -> None:
     """Downloads all images from openml.org and stores them in files like the original ones."""
     said = (
         "FashionMNIST was not found on this machine and could not be downloaded ({}). Give its folder, set "
@@ -224,9 +223,9 @@ def _download(target: Path, fetch: Callable | None = None) -> None:
 
     with Console(stderr=True).status("Downloading FashionMNIST from openml.org, 30 MB ..."):
         try:
-            if fetch is None:
-                from sklearn.datasets import fetch_openml as fetch
-            found = fetch("Fashion-MNIST", version=1, as_frame=False, parser="liac-arff")
+            from sklearn.datasets import fetch_openml
+
+            found: Any = fetch_openml("Fashion-MNIST", version=1, as_frame=False, parser="liac-arff")
         except ImportError as error:
             raise FileNotFoundError(
                 said.format("pip install 'bilevel[download]' installs what a download needs")
@@ -235,13 +234,13 @@ def _download(target: Path, fetch: Callable | None = None) -> None:
             raise FileNotFoundError(said.format(f"{type(error).__name__}: {error}")) from error
     images = np.asarray(found.data).astype(np.uint8).reshape(-1, 28, 28)
     labels = np.asarray(found.target).astype(np.uint8)
-    arrays = [images[:TRAINING], labels[:TRAINING], images[TRAINING:], labels[TRAINING:]]
+    training = FILES["train_images"].shape[0]  # images of the training split, which come first
+    arrays = [images[:training], labels[:training], images[training:], labels[training:]]
     for array, part in zip(arrays, FILES.values(), strict=True):
         _check_checksum(array, part, "what openml.org sent")
     target.mkdir(parents=True, exist_ok=True)
     for array, part in zip(arrays, FILES.values(), strict=True):
-        head = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
-        write_whole(target / part.file, gzip.compress(head + array.tobytes(), compresslevel=6))
+        write_whole(target / part.file, gzip.compress(part.head + array.tobytes(), compresslevel=6))
 
 
 # ------------------------------------------------------------------ Letter
@@ -269,11 +268,7 @@ def letter() -> Letter:
 
 
 def letter_pairs(
-    tasks: int = 16,
-    seed: int = 0,
-    pairs: list[str] | None = None,
-    rows: int | None = None,
-    selection: float = 0.0,
+    tasks: int = 16, seed: int = 0, pairs: list[str] | None = None, rows: int | None = None, selection: float = 0.0
 ) -> list[Task]:
     """Binary tasks "tell one letter from another", each split 60 % training, 20 % validation, 20 % test.
 
@@ -305,18 +300,13 @@ def letter_pairs(
 
 
 def _letter_task(
-    pair: str,
-    features: np.ndarray,
-    labels: np.ndarray,
-    generator: np.random.Generator,
-    count: int | None,
-    selection: float,
+    pair: str, features: np.ndarray, labels: np.ndarray, generator: np.random.Generator, count: int | None, share: float
 ) -> Task:
     first, second = (LETTERS.index(c) for c in pair)
     rows = generator.permutation(np.flatnonzero((labels == first) | (labels == second)))[:count]
     signs = np.where(labels == first, -1, 1).astype(np.float32)
     train, validation, test = np.split(rows, [int(0.6 * len(rows)), int(0.8 * len(rows))])
-    train, held_out = np.split(train, [len(train) - int(selection * len(train))])
+    train, held_out = np.split(train, [len(train) - int(share * len(train))])
     parts = [(features[part], signs[part]) for part in (train, validation, test)]
     return Task(*parts, name=pair, selection=(features[held_out], signs[held_out]) if len(held_out) else None)
 
@@ -367,14 +357,10 @@ def sinusoids(
     generator = np.random.default_rng(seed)
     found = []
     for i in range(tasks):
-        low, high = EASY_AMPLITUDES if i < tasks - hard else HARD_AMPLITUDES
-        wave = Wave(
-            float(generator.uniform(low, high)),
-            float(generator.uniform(*frequencies)),
-            float(generator.uniform(0.0, np.pi)),
-        )
-        name = f"easy {i}" if i < tasks - hard else f"hard {i - tasks + hard}"
-        found.append(wave_task(wave, name))
+        easy = i < tasks - hard
+        amplitudes = EASY_AMPLITUDES if easy else HARD_AMPLITUDES
+        wave = Wave(*(float(generator.uniform(*ends)) for ends in (amplitudes, frequencies, (0.0, np.pi))))
+        found.append(wave_task(wave, f"easy {i}" if easy else f"hard {i - tasks + hard}"))
     return found
 
 

@@ -72,8 +72,16 @@ def split(
     for name, index in _tasks(task, count).items():
         if smallest is not None and len(index) < smallest:
             continue
-        _check_size(name, len(index), shares)
-        parts = _parts(index, classes[index], shares, _generator(seed, name))
+        if len(index) < len(shares):
+            whose = "the rows are" if name is None else f"task {name!r} has"
+            raise ValueError(
+                f"split(rows=...): {whose} {len(index)}, and it needs {len(shares)}, one for each of "
+                f"{', '.join(shares)}: give smallest={len(shares)} to leave such tasks out, or 0 as the share of a "
+                "part."
+            )
+        digest = hashlib.sha256(("" if name is None else f"task {name}").encode()).digest()
+        generator = np.random.default_rng([int(seed), *np.frombuffer(digest, np.uint32).tolist()])
+        parts = _parts(index, classes[index], shares, generator)
         own = {role: pytrees.index(rows, np.sort(part)) for role, part in parts.items()}
         tasks.append(Task(**own, name=name, upper=upper, lower=lower, y=y))
     if not tasks:
@@ -131,23 +139,7 @@ def _tasks(task: Any, count: int) -> dict[str | None, np.ndarray]:
     return {name: np.array(index) for name, index in found.items()}
 
 
-def _check_size(name: str | None, count: int, shares: Shares) -> None:
-    if count >= len(shares):
-        return
-    whose = "the rows are" if name is None else f"task {name!r} has"
-    raise ValueError(
-        f"split(rows=...): {whose} {count}, and it needs {len(shares)}, one for each of {', '.join(shares)}: give "
-        f"smallest={len(shares)} to leave such tasks out, or 0 as the share of a part."
-    )
-
-
 # ------------------------------------------------------------------ the draw
-
-
-def _generator(seed: int, name: str | None) -> np.random.Generator:
-    """The random stream of one task."""
-    digest = hashlib.sha256(("" if name is None else f"task {name}").encode()).digest()
-    return np.random.default_rng([int(seed), *np.frombuffer(digest, np.uint32).tolist()])
 
 
 def _parts(

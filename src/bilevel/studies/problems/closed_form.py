@@ -136,10 +136,6 @@ def _ball_tasks(rows: int, noise: float, seed: int) -> list[Task]:
     return tasks
 
 
-def _start() -> jax.Array:
-    return jnp.array([-1.0, 3.0])
-
-
 def enclosing_ball(constraint: constraints.Constraint | None = None) -> Known[Problem, jax.Array]:
     """l_i(x) = |x - p_i|^2 / 2 for p = (0,0), (4,0), (1,3), (2,2), through y_i* = B_i x of dimension 2, 3, 4, 5.
 
@@ -147,7 +143,8 @@ def enclosing_ball(constraint: constraints.Constraint | None = None) -> Known[Pr
     coordinates (1/4, 5/12, 1/3, 0).
     """
     problem = Problem(ball_upper, ball_lower, _ball_tasks(1, 0.0, 0), constraint=constraint)
-    return Known(problem, _start(), np.array([2.0, 1.0]), np.array([1 / 4, 5 / 12, 1 / 3, 0]), 5 / 2)
+    solution, weights = np.array([2.0, 1.0]), np.array([1 / 4, 5 / 12, 1 / 3, 0])
+    return Known(problem, jnp.array([-1.0, 3.0]), solution, weights, 5 / 2)
 
 
 def bounded_ball() -> Known[Problem, jax.Array]:
@@ -157,15 +154,10 @@ def bounded_ball() -> Known[Problem, jax.Array]:
 
 
 def noisy_ball(
-    rows: int = 32,
-    noise: float = 1.0,
-    lower_batch: int | None = 4,
-    upper_batch: int | None = 4,
-    seed: int = 0,
+    rows: int = 32, noise: float = 1.0, lower_batch: int | None = 4, upper_batch: int | None = 4, seed: int = 0
 ) -> Known[Problem, jax.Array]:
     """`enclosing_ball` as finite sums: Hessians and linear terms differ from row to row, their means do not."""
-    tasks = _ball_tasks(rows, noise, seed)
-    problem = Problem(ball_upper, ball_lower, tasks, lower_batch=lower_batch, upper_batch=upper_batch)
+    problem = Problem(ball_upper, ball_lower, _ball_tasks(rows, noise, seed), None, lower_batch, upper_batch)
     return enclosing_ball()._replace(problem=problem)
 
 
@@ -237,11 +229,6 @@ def quadratic_lower(x, y, batch):
     return jnp.mean(jnp.einsum("ri,rij,rj->r", gap, batch["A"], gap)) / 2
 
 
-def _random_hessian(generator: np.random.Generator, d: int, condition: float) -> np.ndarray:
-    basis, _ = np.linalg.qr(generator.normal(size=(d, d)))
-    return basis @ np.diag(np.geomspace(1, condition, d)) @ basis.T
-
-
 def random_quadratics(
     seed: int,
     tasks: int = 8,
@@ -280,7 +267,8 @@ def random_quadratics(
         right, _ = np.linalg.qr(generator.normal(size=(x_size, x_size)))
         stretch = np.geomspace(1, upper_condition, x_size) ** 0.5
         B = basis @ np.diag(stretch) @ right  # B' B has the chosen condition
-        rows["A"].append(_random_hessian(generator, y_size, lower_condition))
+        own, _ = np.linalg.qr(generator.normal(size=(y_size, y_size)))
+        rows["A"].append(own @ np.diag(np.geomspace(1, lower_condition, y_size)) @ own.T)
         rows["B"].append(B / x_scale)
         rows["C"].append(loss_scale * np.eye(y_size))
         # A target that some x reaches, plus a part that no x can reach.

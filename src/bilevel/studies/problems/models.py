@@ -344,27 +344,22 @@ def points_of(owner: str, task: Task | TaskStack) -> Any:
 
 def check_signs(owner: str, tasks: Iterable[Task | TaskStack]) -> None:
     """Raises unless all labels are -1 or 1: rows with the label 0 would have a constant loss."""
-    for i, task in enumerate(tasks):
-        for role, labels in _labels(task):
-            others = labels[np.abs(labels) != 1]
-            if others.size:
-                raise ValueError(
-                    f"{owner}(tasks=...): task {_name(task, i)} has the {role} label {others[0]:g}; it needs labels "
-                    "-1 and 1."
-                )
+    for which, labels in _labels(tasks):
+        others = labels[np.abs(labels) != 1]
+        if others.size:
+            raise ValueError(f"{owner}(tasks=...): {which} label {others[0]:g}; it needs labels -1 and 1.")
 
 
 def check_classes(owner: str, tasks: Iterable[Task | TaskStack], classes: int) -> None:
     """Raises unless all labels are classes 0, 1, ...: -1 would mean the last class."""
-    for i, task in enumerate(tasks):
-        for role, labels in _labels(task):
-            others = labels[(labels < 0) | (labels >= classes) | (labels != np.round(labels))]
-            if others.size or labels.dtype.kind not in "iu":
-                shown = f"{others[0]:g}" if others.size else f"dtype {labels.dtype}"
-                raise ValueError(
-                    f"{owner}(tasks=...): task {_name(task, i)} has the {role} label {shown}; it needs whole numbers "
-                    f"from 0 to {classes - 1}, the classes of {classes} outputs."
-                )
+    for which, labels in _labels(tasks):
+        others = labels[(labels < 0) | (labels >= classes) | (labels != np.round(labels))]
+        if others.size or labels.dtype.kind not in "iu":
+            shown = f"{others[0]:g}" if others.size else f"dtype {labels.dtype}"
+            raise ValueError(
+                f"{owner}(tasks=...): {which} label {shown}; it needs whole numbers from 0 to {classes - 1}, the "
+                f"classes of {classes} outputs."
+            )
 
 
 def check_callable(owner: str, name: str, value: object, takes: str) -> None:
@@ -373,14 +368,11 @@ def check_callable(owner: str, name: str, value: object, takes: str) -> None:
         raise TypeError(f"{owner}({name}=...) got {value!r}: it needs a function of {takes}.")
 
 
-def _labels(task: Task | TaskStack) -> Iterator[tuple[str, np.ndarray]]:
-    """The labels of each role that has rows, and does not draw them by a Generator."""
-    for role in ROLES:
-        rows = getattr(task, role)
-        if isinstance(rows, (tuple, list)) and len(rows) == 2:
-            yield role, np.asarray(rows[1])
-
-
-def _name(task: Task | TaskStack, i: int) -> str:
-    name = getattr(task, "name", None)
-    return str(i) if name is None else repr(name)
+def _labels(tasks: Iterable[Task | TaskStack]) -> Iterator[tuple[str, np.ndarray]]:
+    """The labels of each task and role that has rows, and does not draw them by a Generator; and words for an error."""
+    for i, task in enumerate(tasks):
+        name = getattr(task, "name", None)
+        for role in ROLES:
+            rows = getattr(task, role)
+            if isinstance(rows, (tuple, list)) and len(rows) == 2:
+                yield f"task {i if name is None else repr(name)} has the {role}", np.asarray(rows[1])
