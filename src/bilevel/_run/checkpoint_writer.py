@@ -184,7 +184,6 @@ class CheckpointWriter(NoCheckpoint):
         return time.monotonic() - began
 
     def _finish(self, last: bool = False) -> None:
-        """Waits for the pending write, and reports its outcome."""
         writing, self._writing = self._writing, None
         if writing is None:
             return
@@ -211,7 +210,6 @@ class StatesOnly(CheckpointWriter):
     """For a run whose result is stored elsewhere: its end writes nothing here."""
 
     def end(self, reached: RunState, result: Result) -> None:
-        """Waits for pending writes."""
         self._finish()
 
 

@@ -139,7 +139,6 @@ class Checkpoint:
 
     @property
     def path(self) -> Path:
-        """The folder."""
         return Path(self.folder)
 
     def for_seed(self, seed: int) -> Checkpoint:
@@ -262,7 +261,6 @@ class Meeting:
         self._name = f"bilevel/{name}"
 
     def leave(self) -> None:
-        """Stops waiting, in this process."""
         self._left.set()
 
     def gather(self, key: str, text: str, seconds: float) -> list[str]:
@@ -341,7 +339,6 @@ class RowReader:
         return jax.make_array_from_callback(shape, sharding, part)
 
     def read(self, saved: Sequence[Saved], ranges: tuple[slice, ...]) -> np.ndarray:
-        """A part of a leaf."""
         wanted, reads = ranges[0], []
         for key, start in saved:
             store = self._open(key)

@@ -81,7 +81,6 @@ def _leave() -> None:
 
 
 def _folder() -> Path | None:
-    """The folder of compiled programs; None = they are not stored."""
     chosen = os.environ.get(VARIABLE, "")
     if chosen.lower() == "off":
         return None
@@ -144,8 +143,6 @@ EVENTS = frozenset(
 
 
 class _Thread(threading.local):
-    """Compile times of one thread."""
-
     def __init__(self) -> None:
         self.total = 0.0
         self.spans: list[tuple[float, float]] = []  # start and length; a longer span that ends later may contain them
@@ -185,7 +182,6 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """Seconds of the run so far."""
         return self.seconds_before + time.perf_counter() - self.began
 
     @property

@@ -87,7 +87,6 @@ class Layout:
 
     @functools.cached_property
     def ranges(self) -> tuple[tuple[TaskRange, ...], ...]:
-        """How each group is cut."""
         cuts = [(size - size % self.devices, size) for size in self.sizes]
         both = [(TaskRange(0, even, spread=True), TaskRange(even, size, spread=False)) for even, size in cuts]
         return tuple(tuple(part for part in parts if part.stop > part.start) for parts in both)

@@ -92,8 +92,6 @@ def _by_threads(
 
 @jax.jit
 def _joined(problem: Problem, groups: Sequence[Found]) -> list[Visit]:
-    """Joins the outcomes of all groups."""
-
     def one(*found: tuple[Tree, dict[str, jax.Array]]) -> Visit:
         y, losses = zip(*found, strict=True)
         named = {name: problem.join(PerTask(tuple(own[name] for own in losses))) for name in losses[0]}

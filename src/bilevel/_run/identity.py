@@ -50,7 +50,6 @@ class DifferentRunError(ValueError):
 
 
 def identity_of(run: Run) -> Identity:
-    """Identity of a run, as JSON."""
     facts = _problem(run.problem) | {"solver": text(run.solver), "x": _point(run.x), "y": _point(run.y)}
     facts |= {"on_divergence": text(run.policy), "fitted": run.fitted}
     if run.metrics:  # states hold them

@@ -56,7 +56,6 @@ class Lock:
             os.pwrite(self._descriptor, json.dumps(owner).encode(), 0)
 
     def _owner(self) -> str:
-        """Who holds it, in words."""
         owner: dict[str, Json] = {}
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
             owner = dict(json.loads(os.pread(self._descriptor, 1000, 0)))
@@ -66,7 +65,6 @@ class Lock:
         return f"{known} works on it"
 
     def release(self) -> None:
-        """Frees the lock."""
         os.close(self._descriptor)
 
 

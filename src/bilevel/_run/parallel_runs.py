@@ -57,8 +57,6 @@ def run_all(
 
 
 class _Lane(NamedTuple):
-    """A run, where it is shown and what keeps it."""
-
     run: Run
     bar: Bar
     writer: NoCheckpoint

@@ -30,7 +30,6 @@ class Peers(NamedTuple):
 
     @classmethod
     def of(cls, processes: int) -> Peers:
-        """The peers of this process."""
         return cls(processes, jax.process_index()) if processes > 1 else cls()
 
     @property

@@ -90,7 +90,6 @@ class ReadAhead:
                 loaded.plan_all(size)
 
     def close(self) -> None:
-        """Stops reading."""
         self._stop.set()
         self._expect(mmap.MADV_NORMAL)
         for loaded in self._loaded:
@@ -112,8 +111,6 @@ class ReadAhead:
 
 
 class _LoadedGroup(NamedTuple):
-    """A group whose tasks a loader reads."""
-
     numbers: np.ndarray  # of its tasks
     parts: int  # number of devices, each of which asks for the tasks that it draws
     windows: dict[int, Window]  # one for each device of this process; they work side by side
@@ -129,7 +126,6 @@ class _LoadedGroup(NamedTuple):
         return cls(numbers, parts, {i: Window(reader) for i in here})
 
     def plan(self, places: jax.Array | np.ndarray) -> None:
-        """Plans the reads of coming steps, one row of places for each."""
         numbers = self.numbers[np.asarray(places)].reshape(len(places), self.parts, -1)
         for i, window in self.windows.items():
             window.plan(list(numbers[:, i]))
@@ -177,7 +173,6 @@ def ended(runs: Sequence[Run]) -> Iterator[None]:
 
 
 def _blocks_read() -> int:
-    """How much this process has read from disks."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_inblock
 
 

@@ -96,8 +96,6 @@ class _Whole:
 
 
 class _Part(Bar):
-    """One run of several."""
-
     def __init__(self, whole: _Whole, number: int):
         self.whole, self.number = whole, number
 

@@ -114,7 +114,6 @@ def guarded(run: Run, reached: RunState, last: bool) -> RunState:
 
 
 def _gone_back(reached: RunState, said: str, factor: float, back_to: int) -> RunState:
-    """The state at the best point, without the rows of the steps that will be taken again."""
     message = f"{said} It continued from there with its rates times {factor:g}."
     event = Divergence(reached.step, None, "objective", message, factor, back_to)
     assert reached.safe is not None
@@ -129,8 +128,6 @@ def _gone_back(reached: RunState, said: str, factor: float, back_to: int) -> Run
 
 
 class _Rate(NamedTuple):
-    """A rate that may have been too large."""
-
     words: str
     given: bool  # by the user; False = chosen by the solver
 

@@ -23,7 +23,6 @@ FAILED = "failed"  # the status of a run that an exception ended
 
 
 def check(loggers: object) -> tuple[Logger, ...]:
-    """The loggers that `solve` got, checked."""
     if not isinstance(loggers, Sequence) or not all(isinstance(logger, Logger) for logger in loggers):
         raise TypeError(
             f"solve(loggers=...) got {loggers!r}: it needs a list of loggers, such as "
@@ -111,7 +110,6 @@ class Report:
         self.end(result.status, result.message)
 
     def end(self, status: str, message: str) -> None:
-        """Logs once how the run ended; a run that never started logs nothing."""
         if self._run is None or self._ended:
             return
         self._ended = True

@@ -56,11 +56,9 @@ class RunFolder:
 
     @property
     def result(self) -> Path:
-        """The file of the result."""
         return self.path / "result.safetensors"
 
     def state(self, step: int) -> Path:
-        """The file of the state at a step."""
         return self.path / f"state-{step:012d}.safetensors"
 
     def states(self) -> list[Path]:
@@ -90,7 +88,6 @@ class RunFolder:
         return found
 
     def describe(self, facts: Mapping[str, Json]) -> None:
-        """Writes run.json."""
         whole = {"format": FORMAT, "version": VERSION, "time": time.time(), **facts}
         with self._refusal():
             write_whole(self.path / "run.json", json.dumps(whole, indent=1).encode())
@@ -161,5 +158,4 @@ class RunFolder:
             raise type(error)(error.errno, f"{self.where} cannot be written, {error.strerror}") from error
 
     def close(self) -> None:
-        """Frees the lock."""
         self._lock.release()

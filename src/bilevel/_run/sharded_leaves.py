@@ -164,7 +164,6 @@ class StoredLeaf(NamedTuple):
 
     @classmethod
     def of(cls, name: str, given: Json) -> StoredLeaf:
-        """From JSON."""
         fields = Fields(given, f"a state: {name}")
         shape, saved = fields.items("shape"), fields.items("pieces")
         fits = all(isinstance(own, list) and len(own) == 2 and is_text(own[0]) and is_whole(own[1]) for own in saved)
@@ -184,7 +183,6 @@ class Plan(NamedTuple):
 
 
 def is_in_parts(content: Content) -> bool:
-    """Whether the arrays of a state are outside its file."""
     return "parts" in content.document
 
 

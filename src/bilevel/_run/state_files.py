@@ -48,7 +48,6 @@ class Snapshot(NamedTuple):
         return sum(array.nbytes for array in self.arrays.values())
 
     def encode(self, **facts: object) -> bytes:
-        """The bytes of a file. Facts go into its document."""
         return array_files.encode(KIND, self.document | facts, self.arrays)
 
 
@@ -128,7 +127,6 @@ def kinds_in(content: Content, wanted: dict[str, Json], there: set[str]) -> dict
 
 
 def the_rest(content: Content, needed: Outline) -> dict[str, Json]:
-    """The state besides the leaves."""
     return {"rows": _rows(content, needed)} | _counters(content)
 
 
@@ -153,7 +151,6 @@ def _rows(content: Content, needed: Outline) -> tuple[Row, ...]:
 
 
 def _counters(content: Content) -> dict[str, Json]:
-    """The part of the state that is JSON."""
     fields = Fields(Fields(content.document, "a state").mapping("counters"), "a state")
     counts = {name: fields.whole(name) for name in ("step", "since_best", "passes")}
     times = {name: fields.number(name) for name in ("seconds", "compile_seconds")}
@@ -165,7 +162,6 @@ def _counters(content: Content) -> dict[str, Json]:
 
 
 def named_leaves(tree: Tree) -> dict[str, Json]:
-    """The leaves by their paths."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
     if len(set(names)) < len(names):  # a key may contain the separator
@@ -178,7 +174,6 @@ def _is_key(leaf: Leaf) -> bool:
 
 
 def plain_of(leaf: Leaf) -> Tree:
-    """A leaf as numbers."""
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 

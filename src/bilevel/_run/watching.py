@@ -22,8 +22,6 @@ MOST_BYTES = 50_000_000  # of a run.json
 
 
 class PastEvaluation(NamedTuple):
-    """One evaluation of the past."""
-
     step: int
     worst: float
     mean: float
@@ -31,8 +29,6 @@ class PastEvaluation(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """A divergence or a problem."""
-
     step: int
     message: str
 
@@ -72,7 +68,6 @@ class WatchedRun:
     # ------------------------------------------------------------------ reading
 
     def poll(self) -> WatchedRun:
-        """Reads new lines."""
         again, lines = self._lines.poll()
         if again:
             self._clear()
@@ -180,7 +175,6 @@ class WatchedRun:
         return max(0.0, (self.steps - self.step) / self.pace - self.age(self._reached))
 
     def tasks(self, count: int) -> list[Task]:
-        """The worst tasks of the last evaluation, worst first."""
         told = self.last.get("tasks")
         told = told if isinstance(told, dict) else {}
         found = [
@@ -195,7 +189,6 @@ class WatchedRun:
         return number(self.last.get(name))
 
     def age(self, when: float) -> float:
-        """Seconds since a time; at least 0, even if the clock was set back."""
         return max(0.0, time.time() - when) if math.isfinite(when) else 0.0
 
 
@@ -247,7 +240,6 @@ def is_of_command(folder: Path) -> bool:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds a run, or the remains of one."""
     return any((folder / name).is_file() for name in FILES)
 
 

@@ -154,8 +154,6 @@ def adapt(
 
 
 class _FitState(NamedTuple):
-    """The state of the lower steps."""
-
     y: PerTask[Tree]
     optimiser: PerTask[optax.OptState]
     curvature: PerTask[LowerCurvature] | None
@@ -166,7 +164,6 @@ class _FitState(NamedTuple):
 def _run(
     fit: LowerFit, problem: Problem, x: Tree, y: PerTask[Tree], key: jax.Array, steps: Count
 ) -> tuple[PerTask[Tree], jax.Array]:
-    """y after the steps, and the rates of the last step."""
     first_key, key = jax.random.split(key)
     dtype = optax.tree.norm(x).dtype
 

@@ -73,8 +73,6 @@ class Tally:
 
 
 class _Site:
-    """One place in a program where calls are counted."""
-
     def __init__(self, tally: Tally, kind: str):
         self.tally, self.kind = tally, kind
 

@@ -209,7 +209,6 @@ class RunCounter:
         return self.count(1) if best is None else best
 
     def _begin(self) -> tuple[State, np.ndarray]:
-        """The first state, and the calls that were made for it."""
         solver, key = self.solver, jax.random.fold_in(self._key, 0)
         x = initial_point.arrays(self.x, "x")
         y = self.problem.starting_y(self.y, jax.random.fold_in(key, 0))
@@ -224,14 +223,12 @@ class RunCounter:
         return self._counted(begin)
 
     def _counted(self, action: Callable[[], T]) -> tuple[T, np.ndarray]:
-        """The result of an action, and the calls per task that it makes."""
         self._tally.counts.clear()
         self._tally.next_step()
         found = jax.block_until_ready(action())  # counts are complete when the numbers are
         return found, np.array([self._tally.counts[name] / self.problem.size for name in Cost._fields])
 
     def _steps(self, steps: int) -> np.ndarray:
-        """The calls of every step."""
         period = int(getattr(self.solver, "period", 1))
         window = period * math.ceil(WINDOW / period)
         if steps > 3 * window:
@@ -252,7 +249,6 @@ class RunCounter:
         return np.array(self._each[:count])
 
     def _walk(self, state: State, first: int, count: int, steps: int) -> tuple[State, np.ndarray]:
-        """Takes some steps, and counts each."""
         calls, key = [], jax.random.fold_in(self._key, 1)
         step = self._quick_step if count <= 2 * WINDOW else self._fast_step
         for k in range(first, first + count):
@@ -271,7 +267,7 @@ class RunCounter:
         run, found = Run(self.problem, self.solver, self.x, self.y, 0, steps), {}
         carry = loop.first(self.solver, self.problem, run.start(), run.key)
         for k in self._refreshes(steps):
-            (carry,) = loop.steps(self.solver, self.problem, (carry,), (run.key,), (k,), (steps,))
+            carry = loop.steps(self.solver, self.problem, carry, run.key, k, steps)
             if not bool(carry.finite):
                 raise DivergedError(self.solver, int(carry.state.step), steps)
             again = lambda state=carry.state, k=k: measure(self.solver, self._counting, state, run.refresh_key(k), 1)  # noqa: E731
@@ -280,7 +276,6 @@ class RunCounter:
         return found
 
     def _refreshes(self, steps: int) -> list[int]:
-        """The steps after which a run of this length measures rates."""
         run = Run(self.problem, self.solver, self.x, self.y, 0, steps)
         return [k for k in range(1, steps) if run.refreshes_at(k)]
 

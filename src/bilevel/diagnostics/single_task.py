@@ -118,7 +118,6 @@ def cut_into_folds(problem: Problem, y: PerTask[Tree], folds: int, seed: int) ->
 
 
 def _with_batches(group: Group, first: Group) -> Group:
-    """The group with the batch sizes of the problem, or with all rows where there are fewer."""
     lower, upper = batch_within(group.train, first.lower_batch), batch_within(group.validation, first.upper_batch)
     return dataclasses.replace(group, lower_batch=lower, upper_batch=upper)
 

@@ -120,8 +120,6 @@ class _LostError(Exception):
 
 
 class _Process:
-    """One process of a run."""
-
     def address(self) -> str:
         import ray  # pyright: ignore[reportMissingImports]
 
@@ -147,7 +145,6 @@ def _solved(given: tuple[tuple, dict[str, Any]], seed: int) -> Any:
 
 
 def _attempt(ray: Any, function: Callable[[], T], processes: int, needs: dict, times: tuple[float, float]) -> T:
-    """One attempt with all processes; raises `_LostError` where one is lost."""
     from ray.util import (  # pyright: ignore[reportMissingImports]
         placement_group,
         remove_placement_group,

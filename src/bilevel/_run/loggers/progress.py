@@ -127,7 +127,6 @@ class Lines:
         self._offset, self._rest = 0, b""
 
     def poll(self) -> tuple[bool, list[dict[str, Json]]]:
-        """Whether the file is a different one than before, and the new objects."""
         try:
             with open(self.path, "rb") as file:
                 status = os.fstat(file.fileno())
