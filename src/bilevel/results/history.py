@@ -192,9 +192,8 @@ class Divergence(NamedTuple):
     def line(self) -> str:
         """The event in a few words."""
         what = self.quantity if self.task is None else f"{self.quantity} of task {self.task!r}"
-        then = (
-            "ended" if self.factor is None else f"continued from step {self.back_to} with rates times {self.factor:g}"
-        )
+        resumed = f"continued from step {self.back_to} with rates times"
+        then = "ended" if self.factor is None else f"{resumed} {self.factor:g}"
         if self.quantity == "objective":
             return f"lost ground by step {self.step}: {then}"
         return f"diverged at step {self.step} ({what}): {then}"
@@ -228,10 +227,8 @@ def fraction_of(solver: object) -> float | None:
 
 def of_distribution(solver: object) -> float | None:
     """With tasks from a distribution, the fraction whose mean the solver minimises (1 = all); None with a task list."""
-    if isinstance(solver, str):
-        fresh = "sampling=Fresh(" in solver
-    else:
-        fresh = getattr(getattr(solver, "sampling", None), "fresh", False)
+    is_text = isinstance(solver, str)
+    fresh = "sampling=Fresh(" in solver if is_text else getattr(getattr(solver, "sampling", None), "fresh", False)
     return (fraction_of(solver) or 1.0) if fresh else None
 
 

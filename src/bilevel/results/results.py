@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -17,11 +17,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+def _of_each(name: str, says: str) -> Any:
+    """A property: what the last iterate of each run has."""
+    return property(lambda self: np.array([getattr(result.last, name) for result in self], float), doc=says)
+
+
 class Results(Sequence[Result], Reportable):
     """Runs that differ in their seed (or their tasks).
 
     `worst`, `mean`, `selection_worst`, `selection_mean`, `test_worst` and `test_mean` are arrays with one number per
-    run. `band(of)` follows any quantity over the runs' histories.
+    run, NaN where there are no such rows. `band(of)` follows any quantity over the runs' histories.
     """
 
     def __init__(self, results: Iterable[Result]):
@@ -37,35 +42,12 @@ class Results(Sequence[Result], Reportable):
     def __len__(self) -> int:
         return len(self._results)
 
-    @property
-    def worst(self) -> np.ndarray:
-        """The largest validation loss of each run."""
-        return np.array([result.last.worst for result in self])
-
-    @property
-    def mean(self) -> np.ndarray:
-        """The mean validation loss of each run."""
-        return np.array([result.last.mean for result in self])
-
-    @property
-    def selection_worst(self) -> np.ndarray:
-        """The largest selection loss of each run; NaN without selection rows."""
-        return np.array([result.last.selection_worst for result in self], float)
-
-    @property
-    def selection_mean(self) -> np.ndarray:
-        """The mean selection loss of each run; NaN without selection rows."""
-        return np.array([result.last.selection_mean for result in self], float)
-
-    @property
-    def test_worst(self) -> np.ndarray:
-        """The largest test loss of each run; NaN without test data."""
-        return np.array([result.last.test_worst for result in self], float)
-
-    @property
-    def test_mean(self) -> np.ndarray:
-        """The mean test loss of each run; NaN without test data."""
-        return np.array([result.last.test_mean for result in self], float)
+    worst: np.ndarray = _of_each("worst", "The largest validation loss of each run.")
+    mean: np.ndarray = _of_each("mean", "The mean validation loss of each run.")
+    selection_worst: np.ndarray = _of_each("selection_worst", "The largest selection loss of each run, or NaN.")
+    selection_mean: np.ndarray = _of_each("selection_mean", "The mean selection loss of each run, or NaN.")
+    test_worst: np.ndarray = _of_each("test_worst", "The largest test loss of each run, or NaN.")
+    test_mean: np.ndarray = _of_each("test_mean", "The mean test loss of each run, or NaN.")
 
     def band(self, of: Callable[[Result], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """(steps, values): `of(result)`, one number per evaluation, for every run, over the steps that all reached."""
@@ -151,5 +133,4 @@ class Results(Sequence[Result], Reportable):
 
 
 def _counted(words: Iterable[str]) -> str:
-    """Counts in words: 3 finished, 1 diverged."""
     return ", ".join(f"{count} {word}" for word, count in sorted(Counter(words).items()))

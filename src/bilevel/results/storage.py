@@ -163,7 +163,6 @@ def restored(document: Json, arrays: Arrays, where: str, x: Tree, y: Tree) -> Re
 
 
 def _example_per_group(y: Tree, names: Names, groups: list[list[int]]) -> list[Tree]:
-    """One example of y for every group of tasks, from one for all or a dict by task name."""
     if not (isinstance(y, Mapping) and set(y) & set(names)):
         return [y] * len(groups)
     found = [[y[names[i]] for i in ids if names[i] in y] for ids in groups]
@@ -197,15 +196,14 @@ class StoredFacts(NamedTuple):
     groups: list[list[int]]
     fields: dict[str, Json]  # of the `Result`
     stored: Stored
-    metrics: tuple[str, ...] = ()
+    metrics: list[str]
 
 
 def read_facts(document: documents.Fields) -> StoredFacts:
     """Reads all of a document but the structures of x and y."""
     tasks = document.take("tasks", _are_names, "a list of different names, at least one")
-    groups = document.take(
-        "groups", lambda ids: _are_groups(ids, len(tasks)), f"each task from 0 to {len(tasks) - 1} once"
-    )
+    count = len(tasks)
+    groups = document.take("groups", lambda ids: _are_groups(ids, count), f"each task from 0 to {count - 1} once")
     own: dict[str, Json] = {name: document.text(name) for name in ("solver", "status", "message")}
     own |= {name: document.whole(name) for name in ("steps", "seed")}
     # compile_seconds is missing in files of bilevel 0.1.0.
@@ -216,26 +214,25 @@ def read_facts(document: documents.Fields) -> StoredFacts:
         own["best_by"] = document.take("best_by", lambda by: by in BEST_BY, f"one of {', '.join(BEST_BY)}")
     if "divergences" in document:  # likewise
         own["divergences"] = tuple(_divergence(event, document.where) for event in document.items("divergences"))
-    metrics = tuple(document.texts("metrics")) if "metrics" in document else ()
+    metrics = document.texts("metrics") if "metrics" in document else []
     return StoredFacts(tasks, groups, own, _stored(document, own["solver"]), metrics)
 
 
 def _divergence(event: Json, where: str) -> Divergence:
     fields = documents.Fields(event, f"{where}: a divergence")
-    task, factor = (event.get(name) for name in ("task", "factor"))
+    given = {name for name, value in event.items() if value is not None}
     return Divergence(
         step=fields.whole("step"),
-        task=None if task is None else fields.take("task", _is_name, "the name of a task"),
+        task=fields.take("task", _is_name, "the name of a task") if "task" in given else None,
         quantity=fields.text("quantity"),
         message=fields.text("message"),
-        factor=None if factor is None else fields.number("factor"),
-        back_to=None if event.get("back_to") is None else fields.whole("back_to"),
+        factor=fields.number("factor") if "factor" in given else None,
+        back_to=fields.whole("back_to") if "back_to" in given else None,
     )
 
 
 def _finding(told: Json, where: str) -> Finding:
-    """One finding; earlier versions wrote its sentence only."""
-    if documents.is_text(told):
+    if documents.is_text(told):  # as earlier versions wrote it
         return Finding("unknown", told)
     fields = documents.Fields(told, f"{where}: a finding")
     numbers = fields.take("numbers", _are_numbers, "a JSON object of numbers and texts")
@@ -245,8 +242,9 @@ def _finding(told: Json, where: str) -> Finding:
 def _are_numbers(numbers: Json) -> bool:
     if not isinstance(numbers, dict):
         return False
-    is_number = lambda value: not isinstance(value, bool) and values.is_number(value)  # noqa: E731
-    return all(documents.is_text(name) and (documents.is_text(v) or is_number(v)) for name, v in numbers.items())
+    plain = (own for own in numbers.values() if not documents.is_text(own))
+    are_numbers = all(values.is_number(own) and not isinstance(own, bool) for own in plain)
+    return are_numbers and all(map(documents.is_text, numbers))
 
 
 def _is_name(name: Json) -> bool:
@@ -254,17 +252,15 @@ def _is_name(name: Json) -> bool:
 
 
 def _stored(document: documents.Fields, solver: str) -> Stored:
-    """The file's facts about solver and problem; bilevel 0.1.0 kept only the text of the solver."""
-    fits = "fits_validation" in document and document.take(
-        "fits_validation", lambda value: isinstance(value, bool), "true or false"
-    )
-    if "objective" in document:
-        objective = document.text_or_none("objective")
-        found = tuple(_finding(own, document.where) for own in document.items("findings"))
-        verdict = document.text("verdict") if "verdict" in document else None
-        return Stored(objective, found, fits, verdict)
-    weighting = re.search(r"\bweighting=(\w+)\(", solver)
-    return Stored(weighting[1] if weighting else None, findings=None)
+    if "objective" not in document:  # bilevel 0.1.0 kept only the text of the solver
+        weighting = re.search(r"\bweighting=(\w+)\(", solver)
+        return Stored(weighting[1] if weighting else None, findings=None)
+    objective, fits = document.text_or_none("objective"), False
+    if "fits_validation" in document:
+        fits = document.take("fits_validation", lambda value: isinstance(value, bool), "true or false")
+    found = tuple(_finding(own, document.where) for own in document.items("findings"))
+    verdict = document.text("verdict") if "verdict" in document else None
+    return Stored(objective, found, fits, verdict)
 
 
 def _are_names(names: Json) -> bool:
@@ -298,8 +294,7 @@ def check_arrays(document: documents.Fields, arrays: Arrays, facts: StoredFacts)
         check.like("baselines", (len(facts.tasks),))
 
 
-def _check_numbers(check: _Check, tasks: int, metrics: tuple[str, ...]) -> None:
-    """Checks the losses and weights of the iterates, and the columns of the history."""
+def _check_numbers(check: _Check, tasks: int, metrics: list[str]) -> None:
     missing = [role for role in HELD_OUT if f"history/{role}" not in check.arrays]
     for name in ITERATES:
         for field in ("weights", "losses", *(f"{role}_losses" for role in HELD_OUT if role not in missing)):
@@ -324,11 +319,11 @@ def _check_numbers(check: _Check, tasks: int, metrics: tuple[str, ...]) -> None:
             check.like(f"history/{column}", (*rows, columns) if column in PER_TASK else rows, kind)
 
 
-class _Check:
+class _Check(NamedTuple):
     """The arrays of a file by name, with checks whose errors name the file."""
 
-    def __init__(self, where: str, arrays: Arrays):
-        self.where, self.arrays = where, arrays
+    where: str
+    arrays: Arrays
 
     def array(self, name: str) -> np.ndarray:
         """An array; it must be there."""
@@ -338,10 +333,8 @@ class _Check:
 
     def wrong(self, name: str, needs: str) -> ValueError:
         """The error about an array."""
-        array = self.arrays[name]
-        return ValueError(
-            f"{self.where}: its array {name!r} is {array.dtype}{list(array.shape)}, and it needs {needs}."
-        )
+        got = f"{self.arrays[name].dtype}{list(self.arrays[name].shape)}"
+        return ValueError(f"{self.where}: its array {name!r} is {got}, and it needs {needs}.")
 
     def like(self, name: str, shape: tuple[int, ...], dtype: np.dtype | None = None) -> None:
         """Checks that an array has this shape and this type; without a type, that it holds real numbers."""

@@ -11,34 +11,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bilevel.results.findings.convergence import (
-    constant_losses,
-    lucky_best,
-    noisy_end,
-    rising_loss,
-    still_falling,
-    unsteady_end,
-    x_does_not_move,
-)
+from bilevel.results.findings import convergence, overfitting, weights
 from bilevel.results.findings.finding import Finding
-from bilevel.results.findings.overfitting import overfitting
-from bilevel.results.findings.weights import collapsed_weights, cycling_weights, weights_off
 
 if TYPE_CHECKING:
     from bilevel.results.result import Result
 
 CHECKS = (
-    overfitting,
-    constant_losses,
-    x_does_not_move,
-    cycling_weights,
-    collapsed_weights,
-    weights_off,
-    rising_loss,
-    still_falling,
-    noisy_end,
-    unsteady_end,
-    lucky_best,
+    overfitting.overfitting,
+    convergence.constant_losses,
+    convergence.x_does_not_move,
+    weights.cycling_weights,
+    weights.collapsed_weights,
+    weights.weights_off,
+    convergence.rising_loss,
+    convergence.still_falling,
+    convergence.noisy_end,
+    convergence.unsteady_end,
+    convergence.lucky_best,
 )
 EXPLAINED_BY = {  # a finding that only follows from another is left out
     "rising loss": {"x does not move"},

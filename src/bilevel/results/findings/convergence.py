@@ -1,12 +1,8 @@
-"""How the loss of a run ended: still falling, rising, noisy, or never moving; and the verdict on the run.
-
-The checks are `still_falling`, `rising_loss`, `constant_losses`, `x_does_not_move`, `noisy_end`, `unsteady_end` and
-`lucky_best`. Each returns a finding or None.
-"""
+"""How the loss of a run ended: still falling, rising, noisy, or never moving; and the verdict on the run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,8 +49,7 @@ def still_falling(result: Result) -> Finding | None:
     if own is None or result.status == "diverged":
         return None
     ahead = forecast(own)
-    seen = ahead.least > ROUNDING * abs(own.level)
-    if not seen or not _matters(ahead, own):
+    if not ahead.least > ROUNDING * abs(own.level) or not _matters(ahead, own):
         return None
     if not _carries_over(result, ahead.fall) or _is_noise_that_ends(result, own) or _has_caught_up(result, own):
         return None
@@ -126,11 +121,6 @@ class Forecast(NamedTuple):
     low: float  # the gain if the pace keeps slowing down by the same share every quarter
     high: float  # and if it does not slow down
 
-    @property
-    def middle(self) -> float:
-        """The mean of low and high."""
-        return (self.low + self.high) / 2
-
 
 def forecast(own: Curve) -> Forecast:
     """A forecast from the last quarter of the time and the quarter before it.
@@ -141,9 +131,8 @@ def forecast(own: Curve) -> Forecast:
     pace = max(0.0, now.fall)
     share = float(np.clip(pace / before.fall, 0, 1)) if before.fall > 0 else 1.0
     slowing = pace / 4 * sum(share**i for i in range(1, 5))  # four more quarters
-    if (
-        own.values.min() >= 0 and own.level > 0
-    ):  # a loss that stays positive falls by shares; take the share of the last half
+    if own.values.min() >= 0 and own.level > 0:
+        # A loss that stays positive falls by shares; take the share of the last half.
         middle = max(2, int(np.searchsorted(own.time, 1 - ROUNDING)) // 2)  # of the evaluations until rates became 0
         share = min(1.0, own.level / max(own.level, float(np.median(own.values[middle - 2 : middle + 3]))))
         slowing, pace = min(slowing, own.level * (1 - share)), min(pace, own.level * (1 - share**2))
@@ -151,9 +140,8 @@ def forecast(own: Curve) -> Forecast:
 
 
 def _matters(ahead: Forecast, own: Curve) -> bool:
-    """Whether the same time again would bring anything worth having."""
     size, since_start = abs(own.level), max(own.gained, float(own.values[0]) - own.level)
-    more = ahead.middle
+    more = (ahead.low + ahead.high) / 2
     much = more > OF_GAIN * own.gained or (more > OF_LOSS * size and more > LITTLE * own.gained)
     return more > 0 and much and (more > LEAST * size or more > LEAST * since_start)
 
@@ -202,9 +190,8 @@ def constant_losses(result: Result) -> Finding | None:
         words = "No loss changed in the whole run: neither x nor y moves it. Look at the rates, and at the data"
     else:
         others = f" (and of {count - 1} more)" if count > 1 else ""
-        words = (
-            f"The loss of task {names[0]!r}{others} did not change in the whole run: no x helps it. Look at its data"
-        )
+        still_tasks = f"The loss of task {names[0]!r}{others}"
+        words = f"{still_tasks} did not change in the whole run: no x helps it. Look at its data"
     return Finding.of(
         "constant losses" if still.all() else "constant task",
         f"{words} (rows that are all alike, a loss that does not depend on x and y); bl.check_problem looks for more.",
@@ -226,7 +213,10 @@ def x_does_not_move(result: Result) -> Finding | None:
             "Direct does not see (take another), or the gradient is stopped.",
             direction_norm=0.0,
         )
-    if not _steps_are_plain(result.solver):
+    # Steps are plain if x moves by a given rate times the direction, whose length is in the history.
+    solver: Any = result.solver
+    rule = getattr(solver, "rule_of_x", getattr(solver, "upper_rule", None))
+    if rule is not optax.sgd or getattr(solver, "upper_lr", None) is None:
         return None
     rates, loss = np.asarray(history.upper_rate, float)[1:], float(np.abs(history.validation[-1]).max())
     gain = float(np.sum(rates * norms**2 * np.diff(history.step)))  # to first order
@@ -244,16 +234,9 @@ def x_does_not_move(result: Result) -> Finding | None:
     )
 
 
-def _steps_are_plain(solver: object) -> bool:
-    """Whether x moves by a given rate times the direction, whose length is in the history."""
-    rule = getattr(solver, "rule_of_x", getattr(solver, "upper_rule", None))
-    return rule is optax.sgd and getattr(solver, "upper_lr", None) is not None
-
-
 def _size(x: Tree) -> float:
-    numbers = [
-        leaf for leaf in jax.tree.leaves(x) if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
-    ]  # without random keys
+    # Without random keys.
+    numbers = [leaf for leaf in jax.tree.leaves(x) if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
     return float(np.sqrt(sum(np.sum(np.square(np.asarray(leaf, float))) for leaf in numbers)))
 
 
@@ -362,11 +345,11 @@ def verdict(result: Result, findings: tuple[Finding, ...]) -> str:
     own = curve(result)
     if own is None:
         return "not known"
-    return "noisy" if is_noisy(own) else "still moving" if is_moving(own) else "settled"
-
-
-def is_moving(own: Curve) -> bool:
-    """Whether the curve changed in the last half of the time, up or down, by the medians of four parts of it."""
+    if is_noisy(own):
+        return "noisy"
+    # It is moving if it changed in the last half of the time, up or down, by the medians of four parts of it.
     quarters = np.array_split(own.values[own.time >= 0.5], 4)
     spread = float(np.ptp([np.median(quarter) for quarter in quarters if len(quarter)]))
-    return spread > MOVING * abs(own.level) and spread > MOVING * max(0.0, float(own.values[0]) - own.level)
+    since_start = max(0.0, float(own.values[0]) - own.level)
+    moving = spread > MOVING * abs(own.level) and spread > MOVING * since_start
+    return "still moving" if moving else "settled"

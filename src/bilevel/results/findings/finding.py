@@ -136,9 +136,8 @@ def noise_of(values: np.ndarray) -> float:
     that one outlier does not count.
     """
     between = np.abs(values[1:-1] - (values[:-2] + values[2:]) / 2)
-    return float(
-        np.median(between) / 0.6745 / np.sqrt(1.5)
-    )  # half of a normal sample lies within 0.6745 standard deviations
+    # Half of a normal sample lies within 0.6745 standard deviations.
+    return float(np.median(between) / 0.6745 / np.sqrt(1.5))
 
 
 def lowest_of(count: int) -> float:
@@ -185,8 +184,12 @@ def curve(result: Result, losses: np.ndarray | None = None) -> Curve | None:
         return None
     if not getattr(result.problem, "comparable_losses", True) or result.best_by == "last":
         return None
+    steps, rates = np.asarray(history.step, float), np.asarray(history.upper_rate, float)[1:]
+    time = np.concatenate([[0.0], np.cumsum(rates * np.diff(steps))])
+    if not np.all(np.isfinite(time)) or np.any(rates < 0) or time[-1] <= 0:
+        time = steps
     values, name = objective(result, losses)
-    return Curve(name, values, _time(result))
+    return Curve(name, values, time / max(time[-1], np.finfo(float).tiny))
 
 
 def objective(result: Result, losses: np.ndarray | None = None) -> ComparedLosses:
@@ -202,11 +205,3 @@ def objective(result: Result, losses: np.ndarray | None = None) -> ComparedLosse
         return ComparedLosses(values.max(axis=1), f"worst {name}")
     is_mean = np.ptp(weights[0]) <= 1e-6 * weights[0].max()
     return ComparedLosses(values @ weights[0] / weights[0].sum(), f"{'mean' if is_mean else 'weighted'} {name}")
-
-
-def _time(result: Result) -> np.ndarray:
-    steps = np.asarray(result.history.step, float)
-    rates = np.asarray(result.history.upper_rate, float)[1:]
-    time = np.concatenate([[0.0], np.cumsum(rates * np.diff(steps))])
-    time = time if np.all(np.isfinite(time)) and np.all(rates >= 0) and time[-1] > 0 else steps
-    return time / max(time[-1], np.finfo(float).tiny)

@@ -40,17 +40,12 @@ class End(NamedTuple):
     travels: np.ndarray  # between evaluations
     swing: float
 
-    @property
-    def travel(self) -> float:
-        """The whole distance in this part."""
-        return float(self.travels.sum())
-
 
 def _end(result: Result) -> End | None:
     history = result.history
-    if history.tasks is not None:  # where the weight of the tasks without columns went is not known
-        return None
-    if np.isnan(history.weights_rate[-1]):  # weights that are solved for in each step have no rate and may jump
+    # Where only some tasks have columns, it is not known where the weight of the others went; and weights that are
+    # solved for in each step have no rate and may jump.
+    if history.tasks is not None or np.isnan(history.weights_rate[-1]):
         return None
     count = history.evaluations - int((1 - LAST) * history.evaluations)
     moves = history.weights.shape[1] > 1 and np.ptp(history.weights, axis=0).max() > 0
@@ -68,8 +63,8 @@ def cycling_weights(result: Result) -> Finding | None:
     if end is None:
         return None
     # Travel is counted step by step: at the evaluations alone a cycle may look constant.
-    progress = np.abs(end.weights[-1] - end.weights[0]).sum()
-    if not (end.travel > 3 and end.travel > 3 * progress and end.swing > 0.3):
+    travel, progress = float(end.travels.sum()), np.abs(end.weights[-1] - end.weights[0]).sum()
+    if not (travel > 3 and travel > 3 * progress and end.swing > 0.3):
         return None
     # The average iterate overfits as well.
     average = ", or take result.average" if overfitting(result) is None else ""
@@ -78,7 +73,7 @@ def cycling_weights(result: Result) -> Finding | None:
         f"The weights cycle (one of them swings by {end.swing:.2f}): give the weighting a smaller lr, or a pull to "
         f"uniform{average}.",
         swing=end.swing,
-        travel=end.travel,
+        travel=travel,
     )
 
 
@@ -128,24 +123,21 @@ def weights_off(result: Result) -> Finding | None:
     if gap - ERRORS * error <= APART * size:
         return None
     task, weight = str(names[i]), float(weights[-1, i])
-    numbers = {"gap": gap, "error": error, "worst": level, "task": task, "weight": weight}
     travel = float(np.nansum(history.weights_travel))
     if travel < STILL:
-        return Finding.of(
-            "weights do not move",
+        kind = "weights do not move"
+        words = (
             f"The weights hardly moved, although the worst {own.name} is {gap:.3g} above the weighted one: this was a "
-            "min-avg in effect. Give the weighting a larger lr, or more steps.",
-            travel=travel,
-            **numbers,
+            "min-avg in effect. Give the weighting a larger lr, or more steps."
         )
-    return Finding.of(
-        "weights off",
-        f"The weights are not those of a solution: the worst {own.name} (task {task!r}, weight {weight:.2g}) is "
-        f"{gap:.3g} above the weighted one, and at a solution they are the same. Give more steps or a larger lr of the "
-        "weighting, see what bl.certify says, and compare with weighting=bl.weightings.Average().",
-        travel=travel,
-        **numbers,
-    )
+    else:
+        kind = "weights off"
+        words = (
+            f"The weights are not those of a solution: the worst {own.name} (task {task!r}, weight {weight:.2g}) is "
+            f"{gap:.3g} above the weighted one, and at a solution they are the same. Give more steps or a larger lr of "
+            "the weighting, see what bl.certify says, and compare with weighting=bl.weightings.Average()."
+        )
+    return Finding.of(kind, words, travel=travel, gap=gap, error=error, worst=level, task=task, weight=weight)
 
 
 def _seeks_the_worst(weighting: object) -> bool:
