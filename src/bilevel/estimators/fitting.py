@@ -304,12 +304,8 @@ def weighting_of(
     losses exceed baselines, as far as that is more than noise. Share, baselines and errors are data, so min-avg and
     min-max are one compiled program.
 
-    Args:
-        owner: the name that errors use.
-        given: the user's value.
-        count: how many tasks there are.
-        baseline: for "regret", the loss that each task reaches alone; None = losses are compared as they are.
-        errors: standard errors of what is compared; None = differences are taken as they are.
+    Without `baseline`, for "regret" the loss that each task reaches alone, losses are compared as they are. Without
+    `errors`, the standard errors of what is compared, differences are taken as they are.
 
     >>> weighting_of("Model", "min-max", 4).weighting.weighting
     CVaR(fraction=0.25, lr=None)

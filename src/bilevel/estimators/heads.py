@@ -161,16 +161,7 @@ def logistic_regression(
     centre: np.ndarray,
     known: np.ndarray | None = None,
 ) -> np.ndarray:
-    """y*, with one column for each class.
-
-    Args:
-        features: of each row, without a column of ones.
-        target: of each row, the number of its class.
-        weight: of each row, with mean 1.
-        penalty: p, of each feature and of the intercept, and q.
-        centre: c, (features + 1, classes).
-        known: which classes each row may have; None = all.
-    """
+    """y*, with one column for each class, by the penalty (p, q) and the centre c. Features have no column of ones."""
     if centre.shape[1] > 2 or known is not None:
         return _several(features, target, weight, penalty, centre, known)
     halved, start = np.append(penalty[:-1] / 2, penalty[-1]), centre[:, 1] - centre[:, 0]
@@ -190,7 +181,7 @@ def penalty_matrix(penalty: np.ndarray, centre: np.ndarray) -> np.ndarray:
 def _two(
     features: np.ndarray, is_one: np.ndarray, weight: np.ndarray, penalty: np.ndarray, start: np.ndarray
 ) -> np.ndarray:
-    """Two classes: the difference of their columns, by Newton's method."""
+    """The difference of the columns of two classes, by Newton's method."""
     share, d, P = weight / len(weight), start.astype(np.float64), penalty_matrix(penalty, start)
 
     def scores(d: np.ndarray) -> np.ndarray:
@@ -287,14 +278,7 @@ class Judge(NamedTuple):
     least: float = 0.0  # r, if all differences between tasks may be noise
 
     def judged(self, weights: np.ndarray, factors: Sequence[float], share: float, baseline: np.ndarray) -> Judged:
-        """The best pair, and each task's loss with it.
-
-        Args:
-            weights: of the tasks.
-            factors: the candidates.
-            share: the share of the tasks that count, the worst ones; 1 = all.
-            baseline: the loss that each task is compared with.
-        """
+        """The best pair for this share of the tasks, the worst ones, and each task's loss with it."""
         asked = np.argsort(-weights, kind="stable")[:TASKS]
         pairs = list(itertools.product(factors, CONFIDENCES))
         found = np.array([self._losses(k, factors, CONFIDENCES, self.held_out) for k in asked])

@@ -95,7 +95,7 @@ class Learner:
         solver = Tandem(
             upper_lr=rate,
             weighting=settings.weighting,
-            upper_rule=rule if settings.rate < 0.01 and self._centred else None,
+            upper_rule=rule if settings.rate < 0.01 and self.centre is not None else None,
             lower=Gradient(),  # docs/unseen.md measures it
         )
         return self._run(problem, solver, {}, settings)
@@ -121,10 +121,6 @@ class Learner:
         names = [f"{name}, fold {k + 1} of {FOLDS}" for k in range(FOLDS) for name in self.names]
         return dataclasses.replace(self, rows=rows, names=names, known=np.tile(self.known, (FOLDS, 1)))
 
-    @property
-    def _centred(self) -> bool:
-        return self.centre is not None
-
     def _first(self) -> np.ndarray:
         """The initial head: the centre, or zeros, with all features and columns that are padding."""
         found = np.zeros((self.shared.made + 1, padded(self.known.shape[1])), np.float32)
@@ -136,7 +132,7 @@ class Learner:
         self, problem: Problem | MinMaxProblem, solver: Any, more: dict[str, Any], settings: RunSettings
     ) -> Learnt:
         x = {"network": self.shared.x, "penalty": jnp.asarray(self.penalty, jnp.float32), **more}
-        x |= {"centre": jnp.asarray(self._first())} if self._centred else {}
+        x |= {} if self.centre is None else {"centre": jnp.asarray(self._first())}
         best = BestIterate(settings.patience)
         result = solve(
             problem,
@@ -189,7 +185,7 @@ class Learner:
         kind = np.int32 if rows.target.dtype.kind == "i" else np.float32
         known = np.zeros((total, padded(self.known.shape[1])), bool)
         known[: len(own), : self.known.shape[1]] = self.known[rows.task]
-        share = (self.usual / size if self._centred else np.ones(len(size)))[rows.task]
+        share = (np.ones(len(size)) if self.centre is None else self.usual / size)[rows.task]
         target, *columns = (
             np.pad(column, (0, total - len(own)))
             for column in (rows.target.astype(kind), weight.astype(np.float32), share.astype(np.float32))

@@ -140,8 +140,10 @@ class Shared(NamedTuple):
         for start in range(0, len(index), CHUNK):
             place = slice(start, min(start + CHUNK, len(index)))
             inputs = self.inputs(X[index[place]])
-            pieces = [self._block(x, inputs[i : i + BLOCK]) for i in range(0, len(inputs), BLOCK)]
-            yield place, np.concatenate(pieces)
+            count = len(inputs)
+            inputs = np.pad(inputs, ((0, -count % BLOCK), (0, 0)))
+            blocks = [_features(self.function, x, inputs[i : i + BLOCK]) for i in range(0, count, BLOCK)]
+            yield place, np.concatenate(blocks)[:count, self.used]
 
     def transform(self, X: np.ndarray, index: np.ndarray, dtype: Any) -> np.ndarray:
         """The features of the rows `index` of X."""
@@ -149,12 +151,6 @@ class Shared(NamedTuple):
         for place, features in self.blocks(X, index):
             found[place] = features
         return found
-
-    def _block(self, x: Any, inputs: np.ndarray) -> np.ndarray:
-        count = len(inputs)
-        if count < BLOCK:
-            inputs = np.concatenate([inputs, np.zeros((BLOCK - count, self.columns), np.float32)])
-        return np.asarray(_features(self.function, x, inputs))[:count, self.used]
 
 
 @functools.partial(jax.jit, static_argnums=0)

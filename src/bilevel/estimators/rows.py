@@ -106,15 +106,9 @@ def parts_given(owner: str, parts: Any, count: int) -> np.ndarray:
 def parted(
     owner: str, rows: WeightedRows, able: np.ndarray, shares: Shares, stratify: bool, seed: int
 ) -> tuple[WeightedRows, np.ndarray]:
-    """Splits the rows of every task that has enough of them; returns also which tasks help to learn what is shared.
+    """Splits the rows of every task that has enough of them, unless the user has given their parts.
 
-    Args:
-        owner: the name that warnings use.
-        rows: all rows; if the user has given their parts, these are kept.
-        able: which tasks can be validated at all.
-        shares: the shares of the parts.
-        stratify: whether targets are classes, and splits are stratified by them.
-        seed: of the split.
+    `able` says which tasks can be validated at all. Returns also which tasks help to learn what is shared.
     """
     if np.all(rows.part != UNKNOWN):
         counts = np.array([np.bincount(rows.task[rows.part == p], minlength=len(able)) for p in range(len(PARTS))])
@@ -134,18 +128,12 @@ def parted(
 
 
 def _split(rows: WeightedRows, learns: np.ndarray, shares: Shares, stratify: bool, seed: int) -> np.ndarray:
-    """The part of each row. The split of a task depends on its rows and the seed, not on its name."""
+    """The split of a task depends on its rows and the seed, not on its name."""
     part = np.zeros(len(rows.task), np.int64)
     for number in np.flatnonzero(learns):
         own = np.arange(*np.searchsorted(rows.task, [number, number + 1]))  # rows are ordered by task
-        (task,) = split(
-            own,
-            stratify=rows.target[own] if stratify else None,
-            validation=shares.validation,
-            selection=shares.selection,
-            test=0,
-            seed=seed,
-        )
+        by = rows.target[own] if stratify else None
+        (task,) = split(own, stratify=by, validation=shares.validation, selection=shares.selection, test=0, seed=seed)
         part[task.validation] = PARTS.index("validation")
         part[task.selection] = PARTS.index("selection")
     return part

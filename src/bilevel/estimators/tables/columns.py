@@ -18,6 +18,7 @@ from bilevel.estimators.tables import reading
 from bilevel.estimators.tables.reading import Coded, InputError, Table, Values, is_missing, rows_of
 
 KINDS = ("number", "category", "date")
+CONVERT = {"number": reading.numbers, "date": reading.days}
 CLASSIFICATION, REGRESSION = "classification", "regression"
 FEW_TEXTS = 20  # up to this many different texts are categories in any case
 OTHERS = 0.1  # a column is nearly one of numbers if at most this share of its different values are none
@@ -49,13 +50,7 @@ class TableColumns(NamedTuple):
 
 
 def infer_columns(table: Table, exclude: Mapping[str, str], kinds: Mapping[str, str]) -> TableColumns:
-    """Finds the inputs among the columns of a table.
-
-    Args:
-        table: the whole table.
-        exclude: columns to leave out, and the reason.
-        kinds: the kinds of some columns, by name; those of the others are inferred.
-    """
+    """Finds the inputs among the columns of a table; `exclude` has reasons, and `kinds` says what is not inferred."""
     columns, values, left_out = [], {}, dict(exclude)
     for name, column in table.columns.items():
         if name in exclude:
@@ -79,7 +74,7 @@ def _inferred(column: Any) -> tuple[str, Values | None]:
         return "no value at all", None
     if not reading.is_usable(column):
         return f"of type {column.type}", None
-    for kind, convert in (("number", reading.numbers), ("date", reading.days)):
+    for kind, convert in CONVERT.items():
         own = convert(column)
         if own is not None:
             why = _useless(own)
@@ -129,7 +124,7 @@ def converted(table: Table, name: str, kind: str) -> Values:
         return reading.coded(column)
     if column.null_count == len(column):
         return np.full(len(column), np.nan)
-    own = (reading.numbers if kind == "number" else reading.days)(column)
+    own = CONVERT[kind](column)
     if own is None:
         needs = "a number" if kind == "number" else "a date such as 2024-01-31"
         wrong = f"{_first_wrong(column, kind)!r:.60}"
@@ -139,11 +134,10 @@ def converted(table: Table, name: str, kind: str) -> Values:
 
 def _first_wrong(column: Any, kind: str) -> str:
     """The first value that is not of this kind, found by bisection."""
-    convert = reading.numbers if kind == "number" else reading.days
     while len(column) > 1:
         half = len(column) // 2
         first = column.slice(0, half)
-        column = first if convert(first) is None else column.slice(half)
+        column = first if CONVERT[kind](first) is None else column.slice(half)
     return str(column[0].as_py())
 
 
@@ -161,14 +155,7 @@ class Outcomes(NamedTuple):
 
 
 def read_outcomes(table: Table, target: str, task: str, kind: str | None) -> Outcomes:
-    """Reads both columns. Rows without one of them are left out, with a note.
-
-    Args:
-        table: the whole table.
-        target: the name of the column to predict.
-        task: the name of the column with the task of each row.
-        kind: "classification" or "regression"; None = inferred.
-    """
+    """Reads both columns. Rows without one of them are left out, with a note. The kind is inferred if it is None."""
     column, tasks = table.column(target, "the target"), tasks_of(table, task)
     if target == task:
         raise InputError(f"--target and --task are both {target!r}: they need to be different columns.")

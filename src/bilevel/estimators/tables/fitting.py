@@ -42,13 +42,7 @@ class Fitted(NamedTuple):
 
 
 def fit(settings: Settings, say: Say, halted: Callable[[], bool] = lambda: False) -> Fitted:
-    """Fits the models and judges them.
-
-    Args:
-        settings: the options.
-        say: prints what was inferred, and what is done.
-        halted: whether Ctrl-C was pressed; a run of the solver then ends early without an exception.
-    """
+    """Fits the models and judges them. `halted` says that Ctrl-C has ended a run of the solver early."""
     began = time.monotonic()
     found, inputs = inferred(settings, say)
     model = _estimator(settings, found.kind)

@@ -277,12 +277,7 @@ def draw_losses(lines: Sequence[TaskScores], kind: str, path: Path) -> None:
 
 
 def text_table(kept: FitFolder, width: int) -> str:
-    """The table by task, the verdict, and a remark on the saved model, as text.
-
-    Args:
-        kept: the folder.
-        width: of the screen, in letters. If there is room, scores stand beside losses.
-    """
+    """The table by task, the verdict, and a remark on the saved model; on a wide screen scores stand beside losses."""
     measure = score(kept)
     scored = [line for line in kept.lines if line.is_scored]
     shown = scored[:TEXT_TASKS]

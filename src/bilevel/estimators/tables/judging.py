@@ -189,14 +189,7 @@ def _apart(difference: float) -> str:
 
 
 def verdict(losses: Mapping[str, np.ndarray], task: np.ndarray, names: list[str], seed: int) -> Verdict:
-    """Compares the models.
-
-    Args:
-        losses: the loss of each held-out row, by model.
-        task: the number of each row's task.
-        names: the names of the tasks.
-        seed: of the draws.
-    """
+    """Compares the models by the loss of each held-out row, which `task` numbers."""
     stacked = np.column_stack([losses[model] for model in MODELS])
     generator, numbers = np.random.default_rng(seed), np.unique(task)
     own = [stacked[task == number] for number in numbers]

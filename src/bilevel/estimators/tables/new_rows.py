@@ -151,15 +151,8 @@ def adapt(
 ) -> tuple[list[AdaptedTask], list[str]]:
     """Fits heads for the tasks of a file; what is shared does not change.
 
-    The model file is replaced in one step; with `out`, only that in a copy of the folder.
-
-    Args:
-        path: the folder.
-        file: rows with the target.
-        out: a folder for the copy; None = change the folder itself.
-        replace: whether known tasks may be fitted anew, to these rows alone.
-        separator: of a CSV.
-        encoding: of a CSV.
+    The model file is replaced in one step; with `out`, only that in a copy of the folder. With `replace`, known tasks
+    may be fitted anew, to these rows alone.
     """
     kept = folder.read(path)
     if out is not None:

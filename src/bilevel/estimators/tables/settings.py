@@ -62,7 +62,7 @@ class Settings:
 
 
 def _toml(value: Any) -> str:
-    """Texts, numbers, truth values and lists of them look the same in JSON."""
+    # Texts, numbers, truth values and lists of them look the same in JSON.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -98,12 +98,7 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def settings(given: Mapping[str, Any], config: Path | None) -> Settings:
-    """Merges the options of the command line, those of the TOML file, and the defaults; the first wins.
-
-    Args:
-        given: the options that the command line sets.
-        config: a TOML file.
-    """
+    """Merges the options that the command line sets, those of the TOML file, and the defaults; the first wins."""
     found: dict[str, Any] = {}
     for where, own in (("", _from_file(config)), ("--", given)):
         for name, value in own.items():
