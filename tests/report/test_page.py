@@ -129,7 +129,7 @@ def test_the_certificate_is_shown_where_one_is_given(tmp_path):
     gaps = {"x_gap": 0.125, "y_gap": 0.25, "weights_gap": 0.5, "residual": 0.75, "rho": 2.0}
     rest = {"y_gaps": ones, "worst_task": "<b>", "proximal_point": ones, "losses": ones, "compared": ones}
     rest |= {"compares": "regret", "x_converged": True, "y_converged": ones > 0, "y_errors": ones}
-    rest |= {"smallest_curvature": ones, "remarks": ("A < B.",)}
+    rest |= {"smallest_curvature": ones, "remarks": ("A < B.",), "descent": 0, "gain": np.nan}
     given = Certificate(**gaps, **rest)
     found = page(tmp_path, result(), certificate=given)
     told = found.column("Gaps", "value")
