@@ -36,7 +36,6 @@ MIN_AGE = 24 * 3600.0  # seconds without use before a program may be removed
 _lock = threading.Lock()
 _depth = 0
 _users: dict[str, object] = {}  # the user's settings while ours hold
-_pruned = False
 
 
 @contextmanager
@@ -111,15 +110,12 @@ def _processor() -> str:
     return f"{platform.machine()} {platform.processor()} {platform.node()}"
 
 
+@functools.cache
 def _prune_once(folder: Path) -> None:
     """Removes the programs used longest ago where there are too many bytes of them.
 
     JAX could do so itself (`jax_compilation_cache_max_size`), with a package that we do not ask for.
     """
-    global _pruned
-    if _pruned:
-        return
-    _pruned = True
     with suppress(OSError):
         prune(folder, MAX_BYTES, MIN_AGE)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -102,26 +102,33 @@ class Layout:
     def spread(self, tree: Tree) -> Tree:
         """Values of tasks, cut and on their devices; all other values, whole on every device."""
 
-        def node(value: Tree) -> Tree:
-            if not is_in_groups(value):
-                return self._put(value, self.spec_of(value))
-            cut = [(own, part) for own, parts in zip(value, self.ranges, strict=True) for part in parts]
-            return type(value)(tuple(self._put(_rows(own, part), spec_of_rows(part, value)) for own, part in cut))
+        def put(leaf: Tree, sharding: NamedSharding, part: TaskRange | None) -> Tree:
+            return placed(leaf if part is None else leaf[part.start : part.stop], sharding)
 
-        return jax.tree.map(node, tree, is_leaf=is_in_groups)
+        return self.cut(tree, put)
 
     def constrained(self, tree: Tree) -> Tree:
         """The tree with sharding constraints, under `jit`: where the compiler puts values between two steps."""
+        told = lambda leaf, sharding, part: jax.lax.with_sharding_constraint(leaf, sharding)  # noqa: E731
+        return self.cut(tree, told, is_cut=True)
 
-        def told(value: Tree, spec: Spec) -> Tree:
-            return jax.lax.with_sharding_constraint(value, NamedSharding(self.mesh, spec))
+    def cut(self, tree: Tree, function: Callable[..., Tree], is_cut: bool = False) -> Tree:
+        """`function(leaf, sharding, part)` of every leaf, for each part of its tasks; part None = it is of no task.
+
+        If the tree is not cut yet, the function gets the leaf of all tasks of a group once for each part.
+        """
 
         def node(value: Tree) -> Tree:
             if not is_in_groups(value):
-                return told(value, self.spec_of(value))
-            parts = [spec_of_rows(part, value) for parts in self.ranges for part in parts]
-            own = zip(value, parts, strict=True)
-            return type(value)(tuple(jax.tree.map(lambda a, p=part: told(a, p), rows) for rows, part in own))
+                return function(value, NamedSharding(self.mesh, self.spec_of(value)), None)
+            parts = [part for parts in self.ranges for part in parts]
+            groups = value if is_cut else [own for own, cuts in zip(value, self.ranges, strict=True) for _ in cuts]
+            made = []
+            for own, part in zip(groups, parts, strict=True):
+                spec = Spec(AXIS) if part.spread and isinstance(value, PerTask) else Spec()
+                one = functools.partial(function, sharding=NamedSharding(self.mesh, spec), part=part)
+                made.append(jax.tree.map(one, own))
+            return type(value)(tuple(made))
 
         return jax.tree.map(node, tree, is_leaf=is_in_groups)
 
@@ -177,9 +184,10 @@ def _laid_out(layout: Layout, tree: Tree) -> Tree:
 def fetched(tree: Tree) -> Tree:
     """The tree in arrays that this process can read. If it is spread over processes, all of them must call this."""
     leaves, structure = jax.tree.flatten(tree)
-    far = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array) and not _is_readable(leaf)]
+    arrays = [(i, leaf) for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+    far = [i for i, leaf in arrays if not (leaf.is_fully_addressable or leaf.is_fully_replicated)]
     if far:
-        near = jax.jit(lambda own: own, out_shardings=NamedSharding(_mesh_of(leaves[far[0]]), Spec()))
+        near = jax.jit(lambda own: own, out_shardings=NamedSharding(leaves[far[0]].sharding.mesh, Spec()))
         for i, leaf in zip(far, near([leaves[i] for i in far]), strict=True):
             leaves[i] = leaf
     return jax.tree.unflatten(structure, [_local(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in leaves])
@@ -204,15 +212,6 @@ def placed(leaf: Tree, sharding: NamedSharding) -> Tree:
     return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
 
-def _rows(tree: Tree, part: TaskRange) -> Tree:
-    return jax.tree.map(lambda a: a[part.start : part.stop], tree)
-
-
-def spec_of_rows(part: TaskRange, rows: PerTask[Tree] | Everywhere[Tree]) -> Spec:
-    """The sharding of the rows of a stretch of tasks."""
-    return Spec(AXIS) if part.spread and isinstance(rows, PerTask) else Spec()
-
-
 def is_in_groups(node: Tree) -> bool:
     """Whether a node of a pytree has rows of tasks, group by group."""
     return isinstance(node, (PerTask, Everywhere))
@@ -220,15 +219,6 @@ def is_in_groups(node: Tree) -> bool:
 
 def _is_key(leaf: jax.Array) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _is_readable(leaf: jax.Array) -> bool:
-    return leaf.is_fully_addressable or leaf.is_fully_replicated
-
-
-def _mesh_of(leaf: jax.Array) -> Mesh:
-    assert isinstance(leaf.sharding, NamedSharding)
-    return leaf.sharding.mesh  # type: ignore[return-value]
 
 
 def _cuts(x: Tree, mesh: Mesh | None) -> tuple[tuple[tuple[int, ...], Spec], ...]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -31,13 +30,16 @@ def run_all(
     """
     halt = threading.Event() if halt is None else halt
     bars, writers = bar.split(len(runs)), [NoCheckpoint() for _ in runs] if writers is None else writers
+
+    def make(i: int, compiled: threading.Event | None = None) -> Result:
+        return run_lanes([runs[i]], [bars[i]], halt, [writers[i]], compiled)[0]
+
     if runs[0].layout is not None:  # all devices are for one run at a time
-        return [_Lane(*lane).make(halt) for lane in zip(runs, bars, writers, strict=True)]
+        return [make(i) for i in range(len(runs))]
     if jax.default_backend() != "cpu" and _differ_in_seed_only(runs):
         return run_lanes(runs, bars, halt, writers)
-    lanes = [_Lane(*lane) for lane in zip(runs, bars, writers, strict=True)]
     with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="bilevel") as pool:
-        futures = _submit(pool, lanes, halt)
+        futures = _submit(pool, runs, make)
         try:
             # With a time limit: on some systems an endless wait cannot be interrupted.
             while wait(futures, 0.5, FIRST_EXCEPTION).not_done:
@@ -56,34 +58,27 @@ def run_all(
         return [future.result() for future in futures]
 
 
-class _Lane(NamedTuple):
-    run: Run
-    bar: Bar
-    writer: NoCheckpoint
-
-    def make(self, halt: threading.Event, compiled: threading.Event | None = None) -> Result:
-        return run_lanes([self.run], [self.bar], halt, [self.writer], compiled)[0]
-
-
-def _submit(pool: ThreadPoolExecutor, lanes: Sequence[_Lane], halt: threading.Event) -> list[Future[Result]]:
+def _submit(
+    pool: ThreadPoolExecutor, runs: Sequence[Run], make: Callable[[int, threading.Event | None], Result]
+) -> list[Future[Result]]:
     """Hands all runs to a pool, first one of each kind: it compiles what the others of its kind wait for."""
     compiled: dict[object, threading.Event] = {}
-    runs, events = [lane.run for lane in lanes], [threading.Event() for _ in lanes]
+    events = [threading.Event() for _ in runs]
     kinds = [(jax.tree.structure((r.solver, r.problem)), *map(np.shape, jax.tree.leaves(r.problem))) for r in runs]
     leading = [compiled.setdefault(kind, event) is event for kind, event in zip(kinds, events, strict=True)]
 
-    def make(i: int) -> Result:
+    def in_turn(i: int) -> Result:
         ready = compiled[kinds[i]]
         if not leading[i]:
             ready.wait()
-            return lanes[i].make(halt)
+            return make(i, None)
         try:
-            return lanes[i].make(halt, ready)
+            return make(i, ready)
         finally:
             ready.set()
 
     order = sorted(range(len(runs)), key=lambda i: not leading[i])
-    futures = {i: pool.submit(make, i) for i in order}
+    futures = {i: pool.submit(in_turn, i) for i in order}
     return [futures[i] for i in range(len(runs))]
 
 

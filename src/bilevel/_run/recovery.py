@@ -66,14 +66,7 @@ def respond(run: Run, reached: RunState, last: Carry, broken: Carry) -> RunState
     safe = last if reached.safe is None else reached.safe
     back_to = int(safe.state.step)
     message = f"{said} It continued from step {back_to} with its rates times {factor:g}."
-    return reached._replace(
-        carry=safe,
-        step=back_to,
-        # Rows of steps that are taken again are dropped, or they would be there twice. The best point stays.
-        rows=tuple(row for row in reached.rows if row.step <= back_to),
-        since_best=0,
-        divergences=(*before, Divergence(step, task, found.quantity, message, factor, back_to)),
-    )
+    return _gone_back(reached, safe, Divergence(step, task, found.quantity, message, factor, back_to))
 
 
 def solver_of(run: Run, reached: RunState) -> Solver:
@@ -106,20 +99,21 @@ def guarded(run: Run, reached: RunState, last: bool) -> RunState:
     said = f"{name} lost ground: at step {reached.step} its objective was {now:.4g}, and {best:.4g} at step {back_to}."
     factor = run.policy.factor_after(reached.divergences) if lost and not last else None
     if factor is not None and run.solver.with_scaled_rates(factor) is not None:
-        return _gone_back(reached, said, factor, back_to)
+        message = f"{said} It continued from there with its rates times {factor:g}."
+        event = Divergence(reached.step, None, "objective", message, factor, back_to)
+        return _gone_back(reached, reached.safe, event)
     if last and run.stepper.has_chosen_rates and now > min(start, best + AT_END * abs(best)):
         # The history does not change; only the last point does.
         return reached._replace(carry=reached.safe, seen=None).ended(FINISHED, f"{said} That point is its end.")
     return reached
 
 
-def _gone_back(reached: RunState, said: str, factor: float, back_to: int) -> RunState:
-    message = f"{said} It continued from there with its rates times {factor:g}."
-    event = Divergence(reached.step, None, "objective", message, factor, back_to)
-    assert reached.safe is not None
+def _gone_back(reached: RunState, safe: Carry, event: Divergence) -> RunState:
+    back_to = int(safe.state.step)
     return reached._replace(
-        carry=reached.safe,
+        carry=safe,
         step=back_to,
+        # Rows of steps that are taken again are dropped, or they would be there twice. The best point stays.
         rows=tuple(row for row in reached.rows if row.step <= back_to),
         since_best=0,
         divergences=(*reached.divergences, event),

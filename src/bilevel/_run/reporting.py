@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -124,23 +124,15 @@ class Report:
     def _log(self, row: Row, pace: float) -> None:
         assert self._run is not None
         self._told = row.step
-        evaluation = Evaluation(
-            step=row.step,
-            seconds=row.seconds,
-            names=_names(self._run),
-            validation=np.copy(row.validation),  # copies: a logger may keep or change them
-            selection=None if row.selection is None else np.copy(row.selection),
-            test=None if row.test is None else np.copy(row.test),
-            weights=np.copy(row.weights),
-            direction_norm=row.direction_norm,
-            upper_rate=row.upper_rate,
-            lower_rate=np.copy(row.lower_rate),
-            weights_rate=row.weights_rate,
-            metrics={name: np.copy(own) for name, own in row.metrics.items()},
-            steps_per_second=float(pace),
-            largest=row.largest,
-            largest_task=None if row.largest_task is None else str(self._run.problem.names[row.largest_task]),
-        )
+        known = {name: value for name, value in row._asdict().items() if name in Evaluation._fields}
+        known["metrics"] = {name: np.copy(own) for name, own in row.metrics.items()}
+        if row.largest_task is not None:
+            known["largest_task"] = str(self._run.problem.names[row.largest_task])
+        # Copies: a logger may keep or change them.
+        copied: dict[str, Any] = {
+            name: np.copy(value) if isinstance(value, np.ndarray) else value for name, value in known.items()
+        }
+        evaluation = Evaluation(names=_names(self._run), steps_per_second=float(pace), **copied)
         self._tell("log", lambda logger: logger.log(evaluation))
 
     def _tell(self, what: str, call: Callable[[Logger], None]) -> None:

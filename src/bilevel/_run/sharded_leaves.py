@@ -13,7 +13,6 @@ of one leaf, under the name that it has on one device, so that names do not depe
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import secrets
 from collections.abc import Callable
@@ -23,14 +22,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from bilevel._core.array_files import Content
 from bilevel._core.documents import Fields, is_text, is_whole
 from bilevel._core.types import Json, Tree
 from bilevel._run import devices, state_files
 from bilevel._run.checkpoints import Checksums, OrbaxWriter, RowReader, Saved, check_files, import_orbax
-from bilevel._run.devices import Layout, TaskRange, is_in_groups, spec_of_rows
+from bilevel._run.devices import Layout, TaskRange, is_in_groups
 from bilevel._run.peers import check_shared_folder, mark
 from bilevel._run.run import Run
 from bilevel._run.run_folder import ARRAYS, arrays_name
@@ -67,18 +66,11 @@ def targets(layout: Layout | None, outline: Tree) -> Tree:
     if layout is None:
         return in_pieces(None, outline)
 
-    def cut(leaf: Tree, spec: PartitionSpec, part: TaskRange | None = None) -> jax.ShapeDtypeStruct:
+    def cut(leaf: Tree, sharding: NamedSharding, part: TaskRange | None) -> jax.ShapeDtypeStruct:
         shape = leaf.shape if part is None else (part.stop - part.start, *leaf.shape[1:])
-        return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=NamedSharding(layout.mesh, spec))
+        return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=sharding)
 
-    def node(value: Tree) -> Tree:
-        if not is_in_groups(value):
-            return cut(value, layout.spec_of(value))
-        both = [(own, part) for own, parts in zip(value, layout.ranges, strict=True) for part in parts]
-        rows = [jax.tree.map(functools.partial(cut, spec=spec_of_rows(p, value), part=p), own) for own, p in both]
-        return type(value)(tuple(rows))
-
-    return in_pieces(layout, jax.tree.map(node, outline, is_leaf=is_in_groups))
+    return in_pieces(layout, layout.cut(outline, cut))
 
 
 def on_devices(layout: Layout | None, tree: Tree) -> Tree:

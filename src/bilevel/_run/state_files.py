@@ -42,11 +42,6 @@ class Snapshot(NamedTuple):
     document: dict[str, Json]
     arrays: dict[str, np.ndarray]
 
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return sum(array.nbytes for array in self.arrays.values())
-
     def encode(self, **facts: object) -> bytes:
         return array_files.encode(KIND, self.document | facts, self.arrays)
 

@@ -200,19 +200,20 @@ class Differences(NamedTuple):
     @property
     def relative_error(self) -> np.ndarray:
         """|measured - predicted| / |predicted|, per task; relative to rounding where the gradient is below it."""
-        apart, size, rounding = (
-            np.linalg.norm(a, axis=1) for a in (self.measured - self.predicted, self.predicted, self.rounding)
-        )
+        apart, size, rounding = self._lengths
         size = np.maximum(size, rounding)
         return apart / np.where(size > 0, size, 1)
 
     @property
     def agree(self) -> np.ndarray:
         """Whether both agree, per task."""
-        apart, size, rounding = (
-            np.linalg.norm(a, axis=1) for a in (self.measured - self.predicted, self.predicted, self.rounding)
-        )
+        apart, size, rounding = self._lengths
         return apart <= 1e-3 * size + 100 * rounding
+
+    @property
+    def _lengths(self) -> list[np.ndarray]:
+        rows = self.measured - self.predicted, self.predicted, self.rounding
+        return [np.linalg.norm(own, axis=1) for own in rows]
 
 
 def central_differences(problem: Problem, x: Tree, y: PerTask[Tree], gradients: np.ndarray) -> Differences:

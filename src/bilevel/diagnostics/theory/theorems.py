@@ -90,7 +90,9 @@ def step_sizes(constants: Constants, n: int, steps: float) -> StepSizes:
 
     Always alpha / beta <= mu_g / (16 G_y L). The lemma on the weights has sqrt(2) in place of gamma's 2.
     """
-    _check_arguments(constants, n, steps)
+    _check_constants(constants)
+    values.whole("n", n)
+    values.number("steps", steps, least=1)
     scale = constants.response * constants.direction_lipschitz
     mu, nu = constants.strong_convexity, constants.lower_limit
     return StepSizes(
@@ -278,12 +280,6 @@ def _proximal(constants: Constants, start: Start) -> tuple[float, float, float]:
     rho = 2 * max(constants.gradient_lipschitz, constants.weak_convexity) if start.rho is None else start.rho
     envelope = constants.loss_bound if start.envelope is None else start.envelope
     return rho, rho - constants.weak_convexity, envelope
-
-
-def _check_arguments(constants: Constants, n: int, steps: float) -> None:
-    _check_constants(constants)
-    values.whole("n", n)
-    values.number("steps", steps, least=1)
 
 
 def _check_constants(constants: Constants) -> None:
