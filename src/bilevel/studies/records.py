@@ -142,23 +142,20 @@ class Record:
         history = result.history
         n = history.validation.shape[1] if seen is None else seen
         nothing = np.full_like(history.validation, np.nan)
-        selection, test = history.get("selection", nothing), history.get("test", nothing)
+        losses = {rows: history.get(rows, nothing) for rows in ROWS}
+        columns: dict[str, Any] = {"step": history.step, "seconds": history.seconds}
+        for rows, values in losses.items():
+            columns[f"worst_{rows}"] = values[:, :n].max(axis=1)
+            columns[f"mean_{rows}"] = mean(values[:, :n], axis=1)
+            columns |= {} if baselines is None else _regrets(rows, values, baselines)
+        test = losses["test"]
         unseen = test[:, n:] if n < test.shape[1] else np.full((history.evaluations, 1), np.nan)
-        values = (
-            *(history.step, history.seconds),
-            *(history.validation[:, :n].max(axis=1), mean(history.validation[:, :n], axis=1)),
-            *(selection[:, :n].max(axis=1), mean(selection[:, :n], axis=1)),
-            *(test[:, :n].max(axis=1), mean(test[:, :n], axis=1)),
-            *(unseen.max(axis=1), mean(unseen, axis=1)),
-            *(history.direction_norm**2, history.upper_rate),
-            *(np.fmin.accumulate(part.max(axis=1)) for part in (test[:, :n], unseen)),
-            np.array([(probed or {}).get(int(step), np.nan) for step in history.step]),
-        )
-        columns: dict[str, np.ndarray] = dict(zip(COLUMNS, map(np.asarray, values), strict=True))  # type: ignore[arg-type]
-        if baselines is not None:
-            for rows, losses in zip(ROWS, (history.validation, selection, test), strict=True):
-                columns |= _regrets(rows, losses, baselines)
-        return cls(columns)
+        columns |= {"unseen_worst_test": unseen.max(axis=1), "unseen_mean_test": mean(unseen, axis=1)}
+        columns |= {"gradient_norm_squared": history.direction_norm**2, "upper_rate": history.upper_rate}
+        for column in ("worst_test", "unseen_worst_test"):
+            columns[f"lowest_{column}"] = np.fmin.accumulate(columns[column])
+        columns["residual"] = [(probed or {}).get(int(step), np.nan) for step in history.step]
+        return cls({name: np.asarray(values) for name, values in columns.items()})
 
     def thinned(self, every: int) -> Record:
         """Every `every`-th row, and the last one."""

@@ -125,19 +125,20 @@ def test_ctrl_c_loses_nothing_that_is_finished(tmp_path):
 
 
 KILLED = """
-import os, signal, sys
+import os, signal, sys, threading
 from pathlib import Path
 from test_running import STAGE, RecordFiles, run
 moment, folder = sys.argv[1:]
-files, replace = [], os.replace
+files, replace, one_at_a_time = [], os.replace, threading.Lock()
 def replacing(path, target):
-    last = target.suffix == ".csv" and len(files) == 1
-    if last and moment == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    replace(path, target)
-    files.extend([target] * (target.suffix == ".csv"))
-    if last:
-        os.kill(os.getpid(), signal.SIGKILL)
+    with one_at_a_time:
+        last = target.suffix == ".csv" and len(files) == 1
+        if last and moment == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(path, target)
+        files.extend([target] * (target.suffix == ".csv"))
+        if last:
+            os.kill(os.getpid(), signal.SIGKILL)
 os.replace = replacing
 run(STAGE, range(2), RecordFiles(Path(folder)), False)
 """

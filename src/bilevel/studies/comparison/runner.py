@@ -108,25 +108,15 @@ class Plan(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Runner:
-    """Makes the runs.
-
-    Args:
-        benchmark: what is solved.
-        ready: its problem, as drawn for tuning; steps are timed and counted on it.
-        records: the store of finished runs.
-        seeds: of the reported runs.
-        budget: the limit of every run.
-        progress: show progress bars where there is a terminal.
-        say: called with a line of text for each thing done.
-    """
+    """Makes the runs."""
 
     benchmark: Experiment
-    ready: Ready
+    ready: Ready  # its problem, as drawn for tuning: steps are timed and counted on it
     records: Records
-    seeds: range
-    budget: Budget
+    seeds: range  # of the reported runs
+    budget: Budget  # of every run
     progress: bool
-    say: Callable[[str], None]
+    say: Callable[[str], None]  # called with a line of text for each thing done
 
     def plan(self, name: str, solver: Solver, steps: int | None = None) -> Plan:
         """The number of steps within the budget, or the given number, and their cost. Measured once and saved."""

@@ -164,23 +164,14 @@ def _wins(a: np.ndarray, b: np.ndarray) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A statement of the paper, in our words, and its test.
-
-    Args:
-        figure: of the paper.
-        text: the statement.
-        experiments: the experiments whose runs are tested.
-        test: the test of these runs.
-        earlier: numbers of steps after which it is also judged.
-        headline: worth 80 trials.
-    """
+    """A statement of the paper, in our words, and the test of its experiments' runs."""
 
     figure: str
     text: str
     experiments: tuple[Experiment, ...]
     test: Test
-    earlier: tuple[int, ...] = ()
-    headline: bool = False
+    earlier: tuple[int, ...] = ()  # numbers of steps after which it is also judged
+    headline: bool = False  # worth 80 trials
 
     @property
     def horizons(self) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -42,32 +43,23 @@ def run_demo(
     steps: int = 1000, draws: int = 5, tasks: int = 16, out: Path | None = None, seed: int = 0, progress: bool = True
 ) -> str:
     """Runs both methods on every draw, saves the figure and returns the table."""
-    compared = compare_methods(steps, draws, tasks, seed, progress)
-    if out is not None:
-        plot(compared, path=out, title=f"{tasks} pairs of letters share their hyperparameters, {draws} draws")
-    return demo_table(compared)
-
-
-def compare_methods(steps: int, draws: int, tasks: int, seed: int = 0, progress: bool = True) -> dict[str, Results]:
-    """All runs of both methods."""
-    problems = [
-        hyperparameters(letter_pairs(tasks, seed=seed + draw, rows=DEMO_ROWS), 64, lower_batch=BATCH, upper_batch=BATCH)
-        for draw in range(draws)
-    ]
     methods = {
         "min-avg": MORBiT(UPPER, LOWER, Tracked(LOWER), Average()),
         "min-max": MORBiT(UPPER, LOWER, Tracked(LOWER), SimplexAscent(WEIGHTS)),
     }
-    # Runs go draw by draw: an interrupted demo has both methods on its finished draws.
-    runs = [
+    runs = []  # draw by draw: an interrupted demo has both methods on its finished draws
+    for own in range(seed, seed + draws):
+        pairs = letter_pairs(tasks, seed=own, rows=DEMO_ROWS)
+        ready = hyperparameters(pairs, 64, lower_batch=BATCH, upper_batch=BATCH)
         # As the paper measures: at the y of the steps, not at fitted heads.
-        Run(ready.problem, solver, ready.x, None, seed + draw, steps, every=max(1, steps // 20), fitted=False)
-        for draw, ready in enumerate(problems)
-        for solver in methods.values()
-    ]
+        options: dict[str, Any] = {"every": max(1, steps // 20), "fitted": False}
+        runs += [Run(ready.problem, solver, ready.x, None, own, steps, **options) for solver in methods.values()]
     with bar(f"{len(runs)} runs", len(runs) * steps, progress) as shown:
         results = Results(run_all(runs, shown))
-    return {name: results[i :: len(methods)] for i, name in enumerate(methods)}
+    compared = {name: results[i :: len(methods)] for i, name in enumerate(methods)}
+    if out is not None:
+        plot(compared, path=out, title=f"{tasks} pairs of letters share their hyperparameters, {draws} draws")
+    return demo_table(compared)
 
 
 def demo_table(compared: dict[str, Results]) -> str:
@@ -117,19 +109,10 @@ def reproduce(
 ) -> list[Path]:
     """Makes the runs of the figures that are missing, and draws them.
 
-    Args:
-        figures: their names, such as "1a"; none = all.
-        variants: "described", "published", "published-other", "ours"; none = all.
-        seeds: trials of each.
-        quick: take a fiftieth of the steps, to check that everything runs; the results mean nothing.
-        out: the folder of runs, figures and their numbers. Finished runs in it are not made again.
-        progress: show progress bars where there is a terminal.
-        say: called with a line of text for each thing done.
-        hours: make more trials while claims are inconclusive, as far as they end within this many hours, counting all
-            time spent in this folder so far; None = no more trials than `seeds`.
-
-    Returns:
-        The files of the figures.
+    Without names all are made. `quick` takes a fiftieth of the steps, to check that everything runs; the results mean
+    nothing. Finished runs in the folder `out` are not made again. With `hours`, more trials than `seeds` are made while
+    claims are inconclusive, as far as they end within so many hours, counting all time spent in the folder so far.
+    Returns the files of the figures.
     """
     _check(figures, variants, seeds, out, hours)
     chosen = [FIGURES[name] for name in figures or FIGURES]
@@ -187,8 +170,8 @@ class StageRunner:
 
     def seconds(self, stage: Stage, trials: int) -> float:
         """The time that the missing runs of a stage will take, as measured on this machine."""
-        missing = stage.missing(self.records, range(trials))
-        return len(missing) * seconds_of(stage, self.records) if missing else 0.0
+        missing = len(stage.missing(self.records, range(trials)))
+        return missing * seconds_of(stage, self.records) if missing else 0.0
 
     def within(self, wanted: Wanted, seconds: float) -> Wanted:
         """The stages that fit into this many seconds, the quickest first."""

@@ -164,34 +164,20 @@ class ScriptDescent(Solver):
     The first sum of (2) exists because every backward pass of (1) leaves its gradient in x's buffer, which is cleared
     once a step. No derivative of y_i in x is taken. In (4) test data steer the run, so its test losses are not losses
     on unseen data.
-
-    Args:
-        upper_lr: alpha at the start.
-        lower_lr: beta at the start.
-        weights_lr: gamma at the start; None = the weights stay at 1/n: min-avg.
-        lower_steps: T.
-        decay: weight decay, of x, y and the weights.
-        upper_penalty: r.
-        pull: of the weights to 1/n.
-        floor: no weight falls below floor / n.
-        every: steps between looks at the test losses.
-        patience: looks without a lower loss before a rate falls.
-        factor: by which it falls.
-        momentum: of all three.
     """
 
-    upper_lr: float = leaf()
-    lower_lr: float = leaf()
-    weights_lr: float | None = leaf(default=None)
-    lower_steps: int = 1
-    decay: float = leaf(default=0.0)
-    upper_penalty: float = leaf(default=0.0)
-    pull: float = leaf(default=0.0)
-    floor: float = leaf(default=0.0)
-    every: int = 100
-    patience: int = 20
-    factor: float = leaf(default=0.5)
-    momentum: float = leaf(default=0.9)
+    upper_lr: float = leaf()  # alpha at the start
+    lower_lr: float = leaf()  # beta at the start
+    weights_lr: float | None = leaf(default=None)  # gamma at the start; None = the weights stay at 1/n: min-avg
+    lower_steps: int = 1  # T
+    decay: float = leaf(default=0.0)  # of x, y and the weights
+    upper_penalty: float = leaf(default=0.0)  # r
+    pull: float = leaf(default=0.0)  # of the weights to 1/n
+    floor: float = leaf(default=0.0)  # no weight falls below floor / n
+    every: int = 100  # steps between looks at the test losses
+    patience: int = 20  # looks without a lower loss before a rate falls
+    factor: float = leaf(default=0.5)  # by which it falls
+    momentum: float = leaf(default=0.9)  # of all three
 
     def check(self, problem: Problem) -> None:
         """Checks that there are test data, because rates follow test losses."""
