@@ -210,7 +210,7 @@ def _gain(problem: Problem, weighting: Weighting, x: Tree, y: PerTask[Tree], ste
     if steps == 0 or problem.distribution is not None:
         return float("nan")
     before, after = (float(value) for value in _descended(solver, problem, x, y, jnp.asarray(steps)))
-    return (before - after) / max(abs(before), np.finfo(np.float32).tiny)
+    return (before - after) / max(abs(before), float(np.finfo(np.float32).tiny))
 
 
 @jax.jit

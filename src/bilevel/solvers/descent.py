@@ -22,8 +22,8 @@ made so much smaller that a move is at most a share of the size of x, and a litt
 more at once, short ones keep networks from saturating and penalties from running off. And the weights of (2) may be
 pulled to uniform ones at first, by -e |w - 1/n|^2, where e is divided by four when that lowers phi no more: x then
 learns for all tasks before it serves the worst. No choice of the two is best everywhere (docs/convergence.md). Each of
-the four has an eighth of the steps at most. Where two of them converge to the same phi, within `tolerance`, the others
-are left out: losses that are convex in x have one minimum.
+the four has an eighth of the steps at most. Where two of them converge to the same lowest phi, within `tolerance`, the
+others are left out: losses that are convex in x have one minimum.
 
 Where a line search finds nothing, (5) learns the change of the slope along it: without that x would stay at a kink,
 such as a ReLU has.
@@ -77,7 +77,8 @@ from bilevel.weightings.base import Weighting, Wrapper
 
 MEMORY = 60  # moves that H is made of
 # Of each attempt: e at first, in units of n phi, and the longest move, in sizes of x at the start (at least 1).
-PLANS = ((0.0, 0.3), (0.1, 0.3), (0.1, 0.03), (1.0, 0.03))
+# The first two differ most: where they find the same, there is probably nothing else to find.
+PLANS = ((0.0, 0.3), (1.0, 0.03), (0.1, 0.3), (0.1, 0.03))
 FINAL = (0.0, 0.03)  # of the descent that goes on from the best of them
 GROWTH = 50.0  # steps after which a move may be twice as long, and so on: no faster, or x could run off in no time
 NARROWER = 4.0  # what e is divided by
@@ -356,7 +357,8 @@ class Descent(Solver):
     def next(self, memory: Descending, best: Trial, weighting: Any, value: jax.Array) -> Descending:
         """The next descent: from the start, and the last one from the best point; `value` is where this one ended."""
         found = memory.ended & self.is_found(memory, value)
-        agrees = found & (jnp.abs(value - memory.found) <= self.tolerance * jnp.abs(value))
+        near = self.tolerance * jnp.abs(value)
+        agrees = found & (jnp.abs(value - memory.found) <= near) & (value <= memory.value + near)
         memory = memory._replace(found=jnp.where(found, jnp.minimum(value, memory.found), memory.found))
         number = jnp.where(agrees, self.attempts, memory.number + 1)
         ends = (best, memory.best), (memory.first, memory.first_losses)
