@@ -13,7 +13,6 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from bilevel._core import values
-from bilevel._core.array_files import Arrays
 from bilevel._core.documents import Fields
 from bilevel.estimators import files
 from bilevel.estimators.fitting import Fitting, weighting_of
@@ -42,7 +41,7 @@ class Robust(Fitting, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """What a saved file says about the targets, as JSON."""
 
     @abc.abstractmethod
-    def _restore_facts(self, fields: Fields, arrays: Arrays, count: int) -> list[np.ndarray]:
+    def _restore_facts(self, fields: Fields, count: int) -> list[np.ndarray]:
         """Restores the same from a file; returns the classes of each of `count` tasks."""
 
     # ------------------------------------------------------------------ fitting
@@ -119,12 +118,7 @@ class Robust(Fitting, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     @classmethod
     def load(cls, path: files.FilePath, **parameters: Any) -> Self:
-        """Reads an estimator that `save` wrote.
-
-        Args:
-            path: of the file.
-            **parameters: parameters that a file cannot hold, such as `network`, a model like the one that was fitted.
-        """
+        """Reads an estimator that `save` wrote; `bilevel.estimators.load` describes the arguments."""
         return files.load([cls], path, parameters)
 
     # ------------------------------------------------------------------ what scikit-learn asks for

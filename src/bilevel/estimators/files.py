@@ -168,7 +168,7 @@ def _restore(estimator: Robust, fields: Fields, arrays: Arrays) -> None:
     estimator.task_losses_ = dict(zip(first, losses.tolist(), strict=True))
     estimator.task_weights_ = dict(zip(first, weights.tolist(), strict=True))
     estimator.worst_task_ = None if np.isnan(losses).all() else first[int(np.nanargmax(losses))]
-    outputs = estimator._restore_facts(fields, arrays, len(labels))
+    outputs = estimator._restore_facts(fields, len(labels))
     estimator.usual_ = float(fields.take("usual", lambda n: values.is_number(n) and n > 0, "a positive number"))
     is_share = lambda n: values.is_number(n) and 0 < n <= 1  # noqa: E731
     estimator.confidence_ = float(fields.take("confidence", is_share, "a number above 0, up to 1"))

@@ -143,12 +143,15 @@ class Fitting(abc.ABC):
         self, X: np.ndarray, rows: WeightedRows, target: LearningTarget, labels: np.ndarray, crossed: bool, seed: int
     ) -> tuple[Learnt, np.ndarray]:
         """Learns from these tasks; returns what was learnt and each task's loss on selection rows."""
-        known, pooled = target.known, None
+        known, q = target.known, 0.0
         centred = self.centre and target.aligned and len(known) > 1
         if centred:
             self.usual_ = float(np.median(np.bincount(rows.task[rows.part == PARTS.index("train")])))
-            pooled = Pooled.of(self, X, rows, known)
-            self.centre_ = pooled.centre
+            train, validation = (thinned(rows, rows.part == PARTS.index(part)) for part in ("train", "validation"))
+            found = [self._pooled(X, train, known, q, None) for q in PENALTIES]
+            pooled = [Head(centre[:-1], centre[-1], self._all_classes()) for centre in found]
+            best = int(np.argmin([self._loss(head, TaskRows.of(X, validation)) for head in pooled]))
+            q, self.centre_ = PENALTIES[best], found[best]
         penalty, names = self._penalties(centred), [str(label) for label in labels]
         self._strengths(penalty)
         settings = self._settings(len(known), seed, X, rows, FOLDS if crossed else 1)
@@ -162,20 +165,29 @@ class Fitting(abc.ABC):
         # Take over what was learnt, choose penalties and confidence, and fit the centre to all rows.
         self.shared_ = self.shared_._replace(x=learnt.x["network"])
         self._strengths(np.asarray(learnt.x["penalty"], np.float64))
-        factors = self._factors
-        if pooled is not None:
+        factors, reached = self._factors, None
+        if centred:
             reached = np.asarray(learnt.x["centre"], np.float64)[np.append(self.shared_.used, -1)]
-            pooled = pooled._replace(centre=reached[:, : known.shape[1]])
-            self.centre_ = pooled.fitted(self, rows.part != PARTS.index("selection")).centre
+            reached = reached[:, : known.shape[1]]
+            seen = thinned(rows, rows.part != PARTS.index("selection"))
+            self.centre_ = self._pooled(X, seen, known, q, reached)
             factors = CENTRED
         judge = Judge(X, rows, self._own_head, self._features, self._losses, least=self._least)
-        if crossed or pooled is not None:  # only selection rows, which are few, are new to what is shared
+        if crossed or centred:  # only selection rows, which are few, are new to what is shared
             judge = judge._replace(train=("train", "validation"), held_out=("selection",))
         judged = judge.judged(learnt.weights, factors, share_of(self.weighting), settings.baseline)
         self.penalty_, self.confidence_ = judged.factor * self.penalty_, judged.confidence
-        if pooled is not None:
-            self.centre_ = pooled.fitted(self, np.ones(len(rows.task), bool)).centre
+        if centred:
+            self.centre_ = self._pooled(X, thinned(rows, np.ones(len(rows.task), bool)), known, q, reached)
         return learnt, judged.losses
+
+    def _pooled(
+        self, X: np.ndarray, rows: WeightedRows, known: np.ndarray, penalty: float, centre: np.ndarray | None
+    ) -> np.ndarray:
+        """A centre fitted to these rows, towards the present one; each row may have the columns of its task."""
+        penalties = plain(self.shared_.features, penalty)
+        head = self._head(TaskRows.of(X, rows), penalties, centre, known[rows.task])
+        return np.vstack([head.weights, head.intercept])
 
     def _own_head(self, rows: TaskRows, factor: float = 1.0) -> Head:
         """The head of one task: the fewer rows it has, the nearer to the centre."""
@@ -190,7 +202,6 @@ class Fitting(abc.ABC):
         self.penalty_ = found[np.append(shared.used, [-2, -1])]
 
     def _keep(self, labels: np.ndarray, learns: np.ndarray, learnt: Learnt | None, found: np.ndarray) -> None:
-        """Sets the attributes that say how the fit went."""
         result = None if learnt is None else learnt.result
         self.tasks_ = labels
         self.result_ = result
@@ -225,41 +236,10 @@ class Fitting(abc.ABC):
         )
 
 
-# ------------------------------------------------------------------ the centre
-
-
-class Pooled(NamedTuple):
-    """A centre, with the rows and the penalty that it is fitted with."""
-
-    X: np.ndarray
-    rows: WeightedRows
-    known: np.ndarray  # which columns each task has
-    penalty: float  # q
-    centre: np.ndarray | None
-
-    @classmethod
-    def of(cls, owner: Fitting, X: np.ndarray, rows: WeightedRows, known: np.ndarray) -> Pooled:
-        """The initial centre."""
-        train, validation = (rows.part == PARTS.index(part) for part in ("train", "validation"))
-        found = [cls(X, rows, known, q, None).fitted(owner, train) for q in PENALTIES]
-        return found[int(np.argmin([own.loss(owner, validation) for own in found]))]
-
-    def fitted(self, owner: Fitting, chosen: np.ndarray) -> Pooled:
-        """Fits the centre anew to some of the rows, towards its present value."""
-        own = self._some(chosen)
-        penalty = plain(owner.shared_.features, self.penalty)
-        head = owner._head(TaskRows.of(self.X, own), penalty, self.centre, self.known[own.task])
-        return self._replace(centre=np.vstack([head.weights, head.intercept]))
-
-    def loss(self, owner: Fitting, chosen: np.ndarray) -> float:
-        """The mean loss over rows, where each row may have the classes of all tasks."""
-        assert self.centre is not None
-        head = Head(self.centre[:-1], self.centre[-1], owner._all_classes())
-        return owner._loss(head, TaskRows.of(self.X, self._some(chosen)))
-
-    def _some(self, chosen: np.ndarray) -> WeightedRows:
-        numbers = np.flatnonzero(chosen)
-        return self.rows.take(numbers[:: max(1, -(-len(numbers) // MOST))])
+def thinned(rows: WeightedRows, chosen: np.ndarray) -> WeightedRows:
+    """At most `MOST` of the rows that are chosen."""
+    numbers = np.flatnonzero(chosen)
+    return rows.take(numbers[:: max(1, -(-len(numbers) // MOST))])
 
 
 def plain(features: int, penalty: float) -> np.ndarray:

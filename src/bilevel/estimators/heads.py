@@ -37,7 +37,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 import scipy.optimize
-from scipy.special import expit, logsumexp
+from scipy.special import expit, logsumexp, softmax
 from threadpoolctl import ThreadpoolController
 
 from bilevel.estimators.networks import Shared
@@ -72,9 +72,7 @@ class Head(NamedTuple):
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
         """The probabilities of its classes."""
-        scores = self.outputs(features)
-        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return scores / scores.sum(axis=1, keepdims=True)
+        return softmax(self.outputs(features), axis=1)
 
 
 class TaskRows(NamedTuple):
@@ -140,9 +138,7 @@ def constant(shared: Shared, label: object, count: float, classes: np.ndarray, s
     return Head(np.zeros((shared.features, len(classes))), np.log(found), classes)
 
 
-@functools.cache
-def _controller() -> ThreadpoolController:
-    return ThreadpoolController()  # slow to make: it looks through all loaded libraries
+_controller = functools.cache(ThreadpoolController)  # slow to make: it looks through all loaded libraries
 
 
 def _threads(numbers: int) -> contextlib.AbstractContextManager:
@@ -224,7 +220,7 @@ def _several(
     centre: np.ndarray,
     known: np.ndarray | None,
 ) -> np.ndarray:
-    """Three classes or more, by L-BFGS."""
+    """The same for three classes or more, by L-BFGS."""
     count, root = len(target), np.sqrt(penalty[:-1])[:, None]
     u = root * centre
     u[-1] = 0

@@ -11,7 +11,6 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bilevel._core import values
-from bilevel._core.array_files import Arrays
 from bilevel._core.documents import Fields
 from bilevel.estimators import heads
 from bilevel.estimators.estimator import FLOATS, Robust
@@ -103,7 +102,7 @@ class Classifier(ClassifierMixin, Robust):
             "heads": [np.searchsorted(self.classes_, head.classes).tolist() for head in self.heads_.values()],
         }
 
-    def _restore_facts(self, fields: Fields, arrays: Arrays, count: int) -> list[np.ndarray]:
+    def _restore_facts(self, fields: Fields, count: int) -> list[np.ndarray]:
         self.classes_ = labels_restored(fields, "classes")
         size = len(self.classes_)
         shares = fields.take("class_shares", lambda own: _are_shares(own, size), f"{size} numbers from 0 to 1")
@@ -118,9 +117,7 @@ class Classifier(ClassifierMixin, Robust):
     def predict_proba(self, X: Any, *, task: Any = None) -> np.ndarray:
         """The probability of each of `classes_`; 0 for a class that the row's task does not have.
 
-        Args:
-            X: rows.
-            task: the task of each row; None = the only task.
+        `task` is the task of each row; None = the only task.
         """
         check_is_fitted(self)
         X = validate_data(self, X, dtype=FLOATS, reset=False)
@@ -133,14 +130,8 @@ class Classifier(ClassifierMixin, Robust):
         return self._by_head(X, task, np.empty((len(X), len(self.classes_))), call)
 
     def predict(self, X: Any, *, task: Any = None) -> np.ndarray:
-        """The most probable class of each row among those that its task has.
-
-        Args:
-            X: rows.
-            task: the task of each row; None = the only task.
-        """
-        best = np.argmax(self.predict_proba(X, task=task), axis=1)
-        return self.classes_[best]
+        """The most probable class of each row among those of its task; `task` as in `predict_proba`."""
+        return self.classes_[np.argmax(self.predict_proba(X, task=task), axis=1)]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, task: Any = None) -> float:
         """The accuracy over the rows of all tasks together."""
@@ -194,17 +185,12 @@ class Regressor(RegressorMixin, Robust):
     def _facts(self) -> dict[str, Any]:
         return {"target_centre": self.target_centre_, "target_scale": self.target_scale_}
 
-    def _restore_facts(self, fields: Fields, arrays: Arrays, count: int) -> list[np.ndarray]:
+    def _restore_facts(self, fields: Fields, count: int) -> list[np.ndarray]:
         self.target_centre_, self.target_scale_ = fields.number("target_centre"), fields.number("target_scale")
         return [np.empty(0)] * count
 
     def predict(self, X: Any, *, task: Any = None) -> np.ndarray:
-        """The value of each row.
-
-        Args:
-            X: rows.
-            task: the task of each row; None = the only task.
-        """
+        """The value of each row; `task` is the task of each row, None = the only task."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=FLOATS, reset=False)
         found = self._by_head(X, task, np.empty(len(X)), lambda head, features: head.outputs(features)[:, 0])

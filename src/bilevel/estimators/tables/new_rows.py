@@ -42,7 +42,7 @@ def predict(path: Path, file: Path, separator: str | None = None, encoding: str 
     probabilities = model.predict_proba(X, task=texts) if kept.kind == CLASSIFICATION else None
     found = model.predict(X, task=texts) if probabilities is None else model.classes_[np.argmax(probabilities, axis=1)]
     classes = [] if probabilities is None else [str(label) for label in model.classes_]
-    notes, scores = _scored(kept, table, tasks, found, classes, probabilities)
+    notes, scores = _scored(kept, table, tasks, found, classes)
     return Predicted(texts, found, classes, probabilities, notes, scores)
 
 
@@ -75,7 +75,7 @@ def _check_tasks(kept: FitFolder, model: Any, file: Path, tasks: Coded) -> None:
 
 
 def _scored(
-    kept: FitFolder, table: Table, tasks: Coded, found: np.ndarray, classes: list[str], probabilities: np.ndarray | None
+    kept: FitFolder, table: Table, tasks: Coded, found: np.ndarray, classes: list[str]
 ) -> tuple[list[str], dict[str, Any] | None]:
     """How good predictions are, if the file has the target. Labels that the model does not know count as wrong."""
     if kept.target not in table.columns:
