@@ -41,7 +41,8 @@ up to {draws} draws, in float64: does it end where it should? Steps see all the 
 - **Over**: the true worst loss at `result.x` is more than {over} times the reference ({over_batches} with batches), or
   not finite, or the run raised an error. **Best over**: the same of `result.best.x`.
 - **Elsewhere**: of the runs that are over, those that end at another local solution: the reference's own solvers gain
-  less than 5 % when they start at that x.
+  less than 5 % when they start at that x. **Certified**: of the runs that are over, those of which `bl.certify` says
+  that x is stationary: 100 steps of `bl.Descent` from there gain less than 1 %.
 - Runs of "before" are of the version before `Descent`. For them, and for Tandem, ends elsewhere were not looked for.
 - **Over the start**: it is larger than where x started.
 - **Not finite**: it is infinite or NaN, or the run raised.
@@ -106,6 +107,11 @@ def is_elsewhere(line: Line) -> bool:
     return is_over(line) and bool(line.get("solution"))
 
 
+def is_certified(line: Line) -> bool:
+    gain = line.get("gain")
+    return is_over(line) and gain is not None and gain < 0.01
+
+
 def not_finite(line: Line) -> bool:
     return line.get("true_worst") is None or line.get("worst") is None
 
@@ -149,6 +155,7 @@ COLUMNS: dict[str, Callable[[list[Line]], str]] = {
     "runs": lambda lines: str(len(lines)),
     "over": lambda lines: str(sum(map(is_over, lines))),
     "elsewhere": lambda lines: str(sum(map(is_elsewhere, lines))),
+    "certified": lambda lines: str(sum(map(is_certified, lines))),
     "best over": lambda lines: str(sum(is_over(line, "true_best") for line in lines)),
     "over the start": lambda lines: str(sum(map(over_start, lines))),
     "not finite": lambda lines: str(sum(map(not_finite, lines))),
@@ -190,7 +197,8 @@ def told(title: str, lines: list[Line]) -> str:
         with_data = "With batches" if batches else "With all the data"
         said += [
             f"- {with_data} and {steps:,} steps, {sum(map(is_over, own))} of {len(own)} runs end over "
-            f"{OVER[batches]:.2f} of the reference, {sum(map(is_elsewhere, own))} of them at solutions elsewhere, "
+            f"{OVER[batches]:.2f} of the reference, {sum(map(is_elsewhere, own))} of them at solutions elsewhere "
+            f"and {sum(map(is_certified, own))} certified as stationary, "
             f"{sum(map(over_start, own))} over the start, and "
             f"{sum(map(not_finite, own))} not finite; what is reported as the worst loss is off by "
             f"{largest(off(line, 'worst') for line in own)} at most."

@@ -83,7 +83,9 @@ def run(case: Case, problem: bl.Problem, given: bl.Solver | None, steps: int, re
         warnings.simplefilter("ignore")
         result = bl.solve(problem, given, x=case.x, y=case.y, steps=steps, progress=False, callback=keep)
         true = worst_at(case, result.x)
-        solution = is_solution(case, result.x, true) if 1.05 * reference < true < math.inf else None
+        over = 1.05 * reference < true < math.inf
+        solution = is_solution(case, result.x, true) if over else None
+        gain = float(bl.certify(case.problem, result).gain) if over else None
     return {
         "status": result.status,
         "taken": int(result.steps),
@@ -93,6 +95,7 @@ def run(case: Case, problem: bl.Problem, given: bl.Solver | None, steps: int, re
         "true_worst": true,
         "true_best": worst_at(case, result.best.x),
         "solution": solution,  # None: it is not over the reference
+        "gain": gain,  # of a descent from x, by `certify`; likewise
         **history_errors(case, result.history, seen),
     }
 
