@@ -142,14 +142,12 @@ def resumable(folder: Path, command: str, arguments: Mapping[str, Any], ray: boo
     from bilevel._run.compiling import compile_cache
 
     hint = f"Interrupted: the runs are saved, and `bilevel resume {shlex.quote(str(folder))}` continues them."
-    engine = contextlib.nullcontext()
-    with compile_cache(), errors(debug, hint), _remembered(folder, command, arguments):
+    with compile_cache(), errors(debug, hint), _remembered(folder, command, arguments), contextlib.ExitStack() as stack:
         if ray:
             from bilevel._run.engines.ray import tasks
 
-            engine = tasks()
-        with engine:
-            yield
+            stack.enter_context(tasks())
+        yield
 
 
 @contextlib.contextmanager
@@ -197,7 +195,6 @@ def recall(folder: Path) -> list[str]:
 
 
 def _nothing(folder: Path) -> str:
-    """Why a folder cannot be resumed."""
     if (folder / "run.json").is_file() or any(folder.glob("seed-*/run.json")):
         return f"{str(folder)!r} holds a run of a Python program: start that again, with solve(..., resume=True)."
     return f"there is no {FILE} in {str(folder)!r}: it needs the folder of a `bilevel compare` or `bilevel reproduce`."

@@ -24,7 +24,6 @@ Ray = Annotated[
 
 
 def _check_figure(path: Path) -> None:
-    """Raises, before the long run, if the figure cannot be saved."""
     from bilevel.results.plots import check_path
 
     check_path(path, "{!r}")
@@ -67,8 +66,7 @@ def demo(
 # ------------------------------------------------------------------ solvers
 
 
-def check_solver(name: str) -> None:
-    """Raises for a name that is not a solver's."""
+def _check_solver(name: str) -> None:
     from bilevel.studies.catalogue import find
 
     find(name)
@@ -77,7 +75,7 @@ def check_solver(name: str) -> None:
 @app.command()
 def solvers(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Show this one in full.", callback=understood(check_solver))
+        str | None, typer.Argument(metavar="NAME", help="Show this one in full.", callback=understood(_check_solver))
     ] = None,
     cost: Annotated[
         bool, typer.Option("--cost", help="Count what a step costs, by running some: about 2 seconds a solver.")
@@ -139,7 +137,6 @@ def _calls(cost: Cost | None) -> list[str]:
 
 
 def _check_problems(names: list[str]) -> None:
-    """Raises for a name that is not a benchmark's."""
     from bilevel.studies.comparison.benchmarks import benchmark
 
     for name in names:
@@ -147,42 +144,38 @@ def _check_problems(names: list[str]) -> None:
 
 
 def _check_solvers(names: list[str]) -> None:
-    """Raises for a name that is neither a solver's nor `paper`."""
     for name in names:
         if name != "paper":
-            check_solver(name)
-
-
-_Problems = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="PROBLEM",
-        help="ball, noisy-ball, sinusoids, letter, fashion; none = all.",
-        callback=understood(_check_problems),
-    ),
-]
-_Solvers = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        help="May be repeated; `paper` is MORBiT as in the paper; none = all that can run.",
-        callback=understood(_check_solvers),
-    ),
-]
-_Automatic = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Runs with automatic rates too; may be repeated; none = the one recommended."),
-]
+            _check_solver(name)
 
 
 @app.command()
 def compare(
-    problems: _Problems = None,
-    solver: _Solvers = None,
+    problems: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PROBLEM",
+            help="ball, noisy-ball, sinusoids, letter, fashion; none = all.",
+            callback=understood(_check_problems),
+        ),
+    ] = None,
+    solver: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="May be repeated; `paper` is MORBiT as in the paper; none = all that can run.",
+            callback=understood(_check_solvers),
+        ),
+    ] = None,
     calls: Annotated[float | None, typer.Option(help="Budget in oracle calls per task.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Budget in seconds of steps instead.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each solver.")] = 10,
-    automatic: _Automatic = None,
+    automatic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Runs with automatic rates too; may be repeated; none = the one recommended."
+        ),
+    ] = None,
     target: Annotated[float | None, typer.Option(help="Count calls and seconds to this worst validation loss.")] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of runs, tables and figures.")] = Path("comparison"),
     ray: Ray = False,
@@ -272,12 +265,6 @@ _Out = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Folder of runs and figures; ./reproduction, or ./reproduction-quick if quick."),
 ]
-_Quick = Annotated[
-    bool,
-    typer.Option(
-        "--quick", help="Two trials, a fiftieth of the steps: a test that everything runs, not a reproduction."
-    ),
-]
 
 
 def _folder(out: Path | None, quick: bool) -> Path:
@@ -302,7 +289,12 @@ def reproduce(
             callback=understood(_known("variant", _VARIANTS)),
         ),
     ] = None,
-    quick: _Quick = False,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="Two trials, a fiftieth of the steps: a test that everything runs, not a reproduction."
+        ),
+    ] = False,
     hours: Annotated[
         float | None,
         typer.Option(
@@ -335,7 +327,7 @@ def reproduce(
     given = {"figures": figures, "seeds": seeds, "variant": variant, "quick": quick, "hours": hours}
     with resumable(folder, "reproduce", given, ray, debug):
         files = run(figures or (), chosen, trials, quick, folder, not quiet, typer.echo, hours)
-    typer.echo("\n".join(["", *(str(file) for file in files)]))
+    typer.echo("\n".join(["", *map(str, files)]))
 
 
 @app.command()

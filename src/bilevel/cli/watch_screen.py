@@ -76,7 +76,6 @@ def _ends(left: Text, right: Text) -> Table:
 
 
 def _words(run: WatchedRun) -> list[str]:
-    """Sentences about the state of a run."""
     if run.ended is not None:
         return [run.ended[1]] if run.ended[1] else []
     if run.state == watching.DEAD:
