@@ -168,9 +168,11 @@ def _values_at(frame: Frame, k: int) -> str:
     parts: dict[str, list[str]] = {}
     for series in frame.series:
         parts.setdefault(series.whose, []).append(f"{series.what} = {number(series.band.middle[k], 4)}")
-    if len(parts) == 1:
-        return ", ".join(*parts.values())
-    return "; ".join(f"{whose}: {', '.join(own)}" for whose, own in parts.items())
+    return _joined({whose: ", ".join(own) for whose, own in parts.items()})
+
+
+def _joined(parts: dict[str, str]) -> str:
+    return "; ".join(f"{whose}: {part}" for whose, part in parts.items()) if len(parts) > 1 else "".join(parts.values())
 
 
 # ------------------------------------------------------------------ tasks
@@ -188,7 +190,14 @@ def task_chart(subject: Subject, against: Subject | None) -> Chart:
         losses.append((against, {role: matched(subject, against, role) for role in shared}))
     axis = {"grid": True, "labelLimit": 170, "ticks": False, "domain": False}
     rows = {"field": "task", "type": "nominal", "scale": {"domain": names}, "title": None, "axis": axis}
-    values = _points(losses, order, names)
+    values = [
+        {"k": k, "task": names[k], "role": role, "whose": subject.label}
+        | {"tip": f"{names[k]}\n{subject.label}\n{role} loss: {number(float(band.middle[i]))}"}
+        | {end: rounded(float(own[i])) for end, own in zip(("value", "low", "high"), band, strict=True)}
+        for subject, own in losses
+        for role, band in own.items()
+        for k, i in enumerate(order)
+    ]
     spec = base(ROW * len(order), 0) | {
         "data": {"values": values},
         "encoding": {"y": rows},
@@ -201,17 +210,6 @@ def task_chart(subject: Subject, against: Subject | None) -> Chart:
     description = f"The loss of {which} at the end of the run, worst first{several}."
     title = "All tasks" if len(order) == count else "The worst tasks"
     return Chart(title, description, spec, "task", said, None)
-
-
-def _points(losses: Losses, order: np.ndarray, names: Sequence[str]) -> list[Spec]:
-    return [
-        {"k": k, "task": names[k], "role": role, "whose": subject.label}
-        | {"tip": f"{names[k]}\n{subject.label}\n{role} loss: {number(float(band.middle[i]))}"}
-        | {end: rounded(float(own[i])) for end, own in zip(("value", "low", "high"), band, strict=True)}
-        for subject, own in losses
-        for role, band in own.items()
-        for k, i in enumerate(order)
-    ]
 
 
 def _layers(values: Sequence[Spec], labels: Sequence[str], roles: Sequence[str]) -> list[Spec]:
@@ -233,9 +231,8 @@ def _layers(values: Sequence[Spec], labels: Sequence[str], roles: Sequence[str])
 
 
 def _said(losses: Losses, i: int) -> str:
-    parts = [
-        ", ".join(f"{role} = {number(float(band.middle[i]), 4)}" for role, band in own.items()) for _, own in losses
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    return "; ".join(f"{subject.label}: {part}" for (subject, _), part in zip(losses, parts, strict=True))
+    parts = {
+        subject.label: ", ".join(f"{role} = {number(float(band.middle[i]), 4)}" for role, band in own.items())
+        for subject, own in losses
+    }
+    return _joined(parts)

@@ -258,22 +258,13 @@ class Result(Reportable, Generic[X, Y]):
 
         history, names = self.history, column_names(self.history, self.y.names)
         tasks = len(names)
-        columns = {
-            "step": np.repeat(history.step, tasks),
-            "seconds": np.repeat(history.seconds, tasks),
-            "task": names * history.evaluations,
-            **{
-                role: np.asarray(history[role], float).ravel()
-                for role in ("validation", "selection", "test")
-                if role in history
-            },
-            **{name: np.asarray(own, float).ravel() for name, own in history.metrics.items()},
-            "weight": np.asarray(history.weights, float).ravel(),
-            "lower_rate": np.asarray(history.lower_rate, float).ravel(),
-            "direction_norm": np.repeat(history.direction_norm, tasks),
-            "upper_rate": np.repeat(history.upper_rate, tasks),
-            "weights_rate": np.repeat(history.weights_rate, tasks),
-        }
+        by_task = {role: history[role] for role in ("validation", "selection", "test") if role in history}
+        by_task |= {**history.metrics, "weight": history.weights, "lower_rate": history.lower_rate}
+        columns: dict[str, Any] = {name: np.repeat(history[name], tasks) for name in ("step", "seconds")}
+        columns["task"] = names * history.evaluations
+        columns |= {name: np.asarray(own, float).ravel() for name, own in by_task.items()}
+        for name in ("direction_norm", "upper_rate", "weights_rate"):
+            columns[name] = np.repeat(history[name], tasks)
         return pandas.DataFrame(columns)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:

@@ -154,13 +154,13 @@ def _panels(figure: Figure, names: list[str], alone: bool) -> dict[str, Axes]:
         panel.set_xlabel("step")
         return {names[0]: panel}
     left, right = figure.add_gridspec(1, 2, width_ratios=(1.15, 1))
-    panels: list[Axes] = []
     places = left.subgridspec(len(names), 1)
+    panels: dict[str, Axes] = {}
     for k, name in enumerate(names):
-        panels.append(figure.add_subplot(places[k], label=name, sharex=panels[0] if panels else None))
-        panels[-1].tick_params(labelbottom=len(panels) == len(names))
-    panels[-1].set_xlabel("step")
-    return dict(zip([*names, "tasks"], [*panels, figure.add_subplot(right, label="tasks")], strict=True))
+        panels[name] = figure.add_subplot(places[k], label=name, sharex=panels.get(names[0]))
+        panels[name].tick_params(labelbottom=name == names[-1])
+    panels[names[-1]].set_xlabel("step")
+    return {**panels, "tasks": figure.add_subplot(right, label="tasks")}
 
 
 def _one(panels: dict[str, Axes], entry: Entry) -> None:
@@ -187,16 +187,11 @@ def _metrics(axes: Axes, entry: Entry) -> None:
     """The mean of each metric over the tasks, on validation rows and, dotted and dashed, on selection and test rows."""
     names = [name for name in entry.runs[0].history.metrics if all(name in run.history for run in entry.runs)]
     kinds = list(dict.fromkeys(name.partition(" ")[2] for name in names))
-    lines = [
-        Line(
-            name,
-            entry.runs,
-            lambda run, name=name: mean(run.history[name], axis=1),
-            COLOURS[kinds.index(name.partition(" ")[2]) % len(COLOURS)],
-            rows=name.partition(" ")[0],
-        )
-        for name in names
-    ]
+    lines = []
+    for name in names:
+        rows, _, kind = name.partition(" ")
+        colour = COLOURS[kinds.index(kind) % len(COLOURS)]
+        lines.append(Line(name, entry.runs, lambda run, name=name: mean(run.history[name], axis=1), colour, rows=rows))
     add_legend(axes, draw_lines(axes, lines), [line.label for line in lines])
     axes.set_ylabel("mean of the tasks")
 

@@ -59,11 +59,8 @@ def draw_lines(axes: Axes, lines: list[Line]) -> list[Line2D]:
     for number, line in enumerate(lines):
         steps, values = over_steps(line.runs, [line.of(run) for run in line.runs])
         look = line_look(line.colour, line.marker, line.rows, len(steps))
-        if line.marker != MARKERS[0] and len(steps) > MARKED_POINTS:
-            look |= {
-                "marker": line.marker,
-                "markevery": (0.01 * (number % 10), 0.1),
-            }  # at other points than other lines
+        if line.marker != MARKERS[0] and len(steps) > MARKED_POINTS:  # at other points than other lines
+            look |= {"marker": line.marker, "markevery": (0.01 * (number % 10), 0.1)}
         handles.append(_curve(axes, steps, values, line.label, look))
         seen.append(values)
         evaluated.update(steps.tolist())
@@ -143,9 +140,8 @@ def draw_tasks(axes: Axes, entries: Sequence[Entry]) -> list[Line2D]:
 def _final(entry: Entry) -> list[tuple[str, str, list[np.ndarray]]]:
     """(label, kind of rows, losses of each run) for validation rows, and for test rows where there are any."""
     found = [(entry.label, "validation", [run.last.losses for run in entry.runs])]
-    test = [run.last.test_losses for run in entry.runs if run.last.test_losses is not None]
     if entry.has("test"):
-        found.append((f"{entry.label} (test)", "test", test))
+        found.append((f"{entry.label} (test)", "test", [np.asarray(run.last.test_losses) for run in entry.runs]))
     return found
 
 
@@ -189,8 +185,7 @@ def _ranks(axes: Axes, entries: Sequence[Entry]) -> list[Line2D]:
             handles.append(_curve(axes, ranks, values, label, look))
             seen.append(values)
             count = max(count, len(ranks))
-    axes.set_xlabel("task, the worst first")
-    axes.set_ylabel("final loss")
+    axes.set(xlabel="task, the worst first", ylabel="final loss")
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=(1, 2, 5, 10)))
     axes.set_xlim(0.5, count + 0.5)
     _scale(axes, "y", seen)
@@ -237,29 +232,19 @@ def draw_regrets(axes: Axes, entries: Sequence[Entry], known: Baselines, single:
 
     The legend of a single run names the task with the worst regret at the end.
     """
-    lines = [
-        Line(
-            _regret_label(entry, rows, known, single),
-            entry.runs,
-            lambda run, rows=rows: np.array([known.worst_regret(losses).value for losses in run.history[rows]]),
-            entry.colour,
-            entry.marker,
-            rows,
-        )
-        for entry in entries
-        for rows in ("validation", *entry.held_out)
-    ]
+    lines = []
+    for entry in entries:
+        for rows in ("validation", *entry.held_out):
+            label = rows if single else f"{entry.label} ({rows})"
+            if single and len(entry.runs) == 1:
+                task = known.worst_regret(entry.runs[0].history[rows][-1]).task
+                label = f"{rows}: {plain_text(task, KEY_LENGTH)}"
+            of = lambda run, rows=rows: np.array([known.worst_regret(own).value for own in run.history[rows]])  # noqa: E731
+            lines.append(Line(label, entry.runs, of, entry.colour, entry.marker, rows))
     handles = draw_lines(axes, lines)
     axes.set_ylabel("worst regret")
     if single:
         add_legend(axes, handles, [line.label for line in lines])
-
-
-def _regret_label(entry: Entry, rows: str, known: Baselines, single: bool) -> str:
-    if len(entry.runs) > 1 or not single:
-        return rows if single else f"{entry.label} ({rows})"
-    task = known.worst_regret(entry.runs[0].history[rows][-1]).task
-    return f"{rows}: {plain_text(task, KEY_LENGTH)}"
 
 
 # ------------------------------------------------------------------ legends
