@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from paper_changes import changed
+from paper_ends import overfitting
 
 from bilevel.studies import statistics
 from bilevel.studies.paper.claims import NONE, TestedClaim, evaluate_claims, markdown
@@ -22,7 +23,7 @@ from bilevel.studies.paper.commands import clock, reproduce
 from bilevel.studies.paper.experiments import FASHION, LETTER, PARTS, VARIANTS
 from bilevel.studies.paper.figures import FIGURES, draw
 from bilevel.studies.records import SEEDS, Experiment, RecordFiles
-from bilevel.studies.statistics import HOLDS, INCONCLUSIVE, REFUTED, interval, overfitting
+from bilevel.studies.statistics import HOLDS, INCONCLUSIVE, REFUTED, interval
 
 DOCS = Path(__file__).parent
 HOURS = 5.0

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bilevel.studies.paper.experiments import PARTS
+from bilevel.studies.paper.experiments import LETTER, PARTS
 from bilevel.studies.paper.figures import FIGURES, draw
 from bilevel.studies.records import COLUMNS, Record, RecordFiles
 
@@ -57,6 +57,20 @@ def test_verdicts_that_changed_are_listed_and_others_are_not(maker, records):
     rows = maker.fields(records)["CHANGED"]
     assert "| min-max lowers the worst test loss (Letter) | ours | inconclusive | holds |" in rows
     assert "min-max lowers the worst validation loss (FashionMNIST)" not in rows
+
+
+def test_an_earlier_end_is_chosen_on_some_trials_and_reported_on_the_others(maker, tmp_path):
+    records, experiment = RecordFiles(tmp_path), LETTER
+    steps = np.linspace(0, experiment.steps, 101)
+    lowest = experiment.steps * 0.3
+    for seed in range(10):  # even trials say 0.3 of the run, odd ones are worse there than they are at the end
+        test = np.abs(steps - lowest) / lowest if seed % 2 == 0 else 1 - steps / experiment.steps
+        records.keep(experiment, "ours", "min-max", seed, Record(dict.fromkeys(COLUMNS, test) | {"step": steps}))
+    found = maker.overfitting(records, experiment, "ours")
+    assert found is not None
+    assert (found.end, found.trials) == (round(lowest), 5)
+    assert found.at_end > found.whole
+    assert maker.overfitting(records, experiment, "described") is None
 
 
 def test_a_page_that_is_not_finished_says_so(maker, records):

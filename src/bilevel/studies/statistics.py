@@ -7,13 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from bilevel._core.averages import mean
-from bilevel.studies.records import Experiment, Record, Records
+from bilevel.studies.records import Record
 
 CONFIDENCE = 0.95
 END = 0.1  # final numbers are means over this last part of a run: single evaluations are noisy
 BURN_IN = 0.01  # fits of exponents leave out this first part of a run
 FAR = 10.0  # a run that ends above this many times its first loss diverged
-ENDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)  # shares of a run after which it may end early
 HOLDS, REFUTED, INCONCLUSIVE = "holds", "does not hold", "inconclusive"
 
 
@@ -144,38 +143,3 @@ def decay(record: Record, column: str) -> float:
     """The exponent p of column ~ step^p."""
     after = record["step"] >= max(1.0, BURN_IN * record["step"][-1])
     return slope(record["step"][after], record[column][after])
-
-
-class Overfitting(NamedTuple):
-    """How far x overfits the validation rows along a run, and what an earlier end would gain."""
-
-    validation: float  # worst losses at the end of the run, means over all trials
-    test: float
-    end: int  # steps after which the trials that choose have their lowest worst test loss
-    at_end: float  # the worst test loss of the other trials at that step
-    whole: float  # and after the whole run
-    gain: Interval  # the difference of these two, paired
-    trials: int
-
-
-def overfitting(records: Records, experiment: Experiment, variant: str, method: str = "min-max") -> Overfitting | None:
-    """Even trials choose the end by their test losses, odd ones report its gain; None where there are too few."""
-    runs = [run for run in records.read(experiment, variant, method).values() if not diverged(run)]
-    if len(runs) < 4:
-        return None
-    ends = [round(share * experiment.steps) for share in ENDS]
-    tests = np.array([[final(run.until(end), "worst_test") for end in ends] for run in runs])
-    best = int(np.argmin(tests[::2].mean(axis=0)))
-    others = tests[1::2]
-    validation, test = (
-        float(np.mean([final(run, f"worst_{kind}") for run in runs])) for kind in ("validation", "test")
-    )
-    return Overfitting(
-        validation,
-        test,
-        ends[best],
-        float(others[:, best].mean()),
-        float(others[:, -1].mean()),
-        interval(others[:, best] - others[:, -1]),
-        len(others),
-    )

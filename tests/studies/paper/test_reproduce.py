@@ -7,7 +7,6 @@ import bilevel as bl
 from bilevel.studies.paper import claims, commands, figures
 from bilevel.studies.paper.experiments import VARIANTS
 from bilevel.studies.records import COLUMNS, Record, RecordFiles
-from bilevel.studies.statistics import overfitting
 from command import call
 
 # ------------------------------------------------------------------ claims and figures
@@ -96,20 +95,6 @@ def test_what_is_affordable_is_made_quickest_first(tmp_path):
     assert maker.within(dict.fromkeys(stages, 10), runs[0] * 1 + runs[1] * 2) == {stages[0]: 10, stages[1]: 10}
     assert maker.within(dict.fromkeys(stages, 10), 0) == {}
     assert maker.spent() == 10 * sum(range(1, len(stages) + 1))
-
-
-def test_an_earlier_end_is_chosen_on_some_trials_and_reported_on_the_others(tmp_path):
-    records, experiment = RecordFiles(tmp_path), figures.LETTER
-    steps = np.linspace(0, experiment.steps, 101)
-    lowest = experiment.steps * 0.3
-    for seed in range(10):  # even trials say 0.3 of the run, odd ones are worse there than they are at the end
-        test = np.abs(steps - lowest) / lowest if seed % 2 == 0 else 1 - steps / experiment.steps
-        records.keep(experiment, "ours", "min-max", seed, Record(dict.fromkeys(COLUMNS, test) | {"step": steps}))
-    found = overfitting(records, experiment, "ours")
-    assert found is not None
-    assert (found.end, found.trials) == (round(lowest), 5)
-    assert found.at_end > found.whole
-    assert overfitting(records, experiment, "described") is None
 
 
 def test_figures_come_with_their_numbers(tmp_path):
