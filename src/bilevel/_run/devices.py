@@ -194,7 +194,7 @@ def fetched(tree: Tree) -> Tree:
 
 
 def _local(leaf: jax.Array) -> jax.Array:
-    if _is_key(leaf):
+    if is_key(leaf):
         return jax.random.wrap_key_data(_local(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
     array = np.asarray(leaf)
     return jnp.asarray(array.item()) if leaf.weak_type and not array.ndim else jnp.asarray(array)
@@ -204,7 +204,7 @@ def placed(leaf: Tree, sharding: NamedSharding) -> Tree:
     """A leaf that every process holds whole, put on the devices of all."""
     if not isinstance(leaf, (jax.Array, np.ndarray)):  # a Python number
         return leaf
-    if isinstance(leaf, jax.Array) and _is_key(leaf):
+    if is_key(leaf):
         return jax.random.wrap_key_data(placed(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf))
     if sharding.is_fully_addressable:
         return jax.device_put(leaf, sharding)
@@ -217,8 +217,9 @@ def is_in_groups(node: Tree) -> bool:
     return isinstance(node, (PerTask, Everywhere))
 
 
-def _is_key(leaf: jax.Array) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+def is_key(leaf: Tree) -> bool:
+    """Whether a leaf has random keys."""
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _cuts(x: Tree, mesh: Mesh | None) -> tuple[tuple[tuple[int, ...], Spec], ...]:

@@ -19,7 +19,6 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import jaxlib.version
 import numpy as np
 import optax
@@ -27,6 +26,7 @@ from jax.typing import ArrayLike
 
 from bilevel._core import pytrees
 from bilevel._core.types import Json, Tree
+from bilevel._run.devices import is_key
 from bilevel._run.run import Run
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import BaseProblem
@@ -169,9 +169,7 @@ def _point(point: Tree) -> str:
 
 
 def _array(leaf: ArrayLike) -> np.ndarray:
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
-    return np.asarray(leaf, order="C")
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf, order="C")
 
 
 def _shape(leaf: Tree) -> str:
@@ -203,7 +201,10 @@ def text(value: Any, within: tuple[int, ...] = ()) -> str:
     if id(value) in within:  # a function that calls itself
         return "..."
     inside = (*within, id(value))
-    named = functools.partial(_arguments, within=inside)
+
+    def named(values: Mapping[str, Any]) -> list[str]:
+        return [f"{name}={text(own, inside)}" for name, own in values.items()]
+
     if value is None or isinstance(value, (bool, int, float, complex, str)):
         return repr(value)
     if isinstance(value, (np.ndarray, np.generic, jax.Array)):
@@ -222,10 +223,6 @@ def text(value: Any, within: tuple[int, ...] = ()) -> str:
     leaves = jax.tree.leaves(value)
     own = _hash_leaves(leaves) if leaves and all(map(_is_array, leaves)) else ""
     return f"{type(value).__module__}.{type(value).__qualname__}({own})"
-
-
-def _arguments(values: Mapping[str, Json], within: tuple[int, ...]) -> list[str]:
-    return [f"{name}={text(value, within)}" for name, value in values.items()]
 
 
 def _is_array(leaf: object) -> bool:
@@ -257,7 +254,9 @@ def code_of(functions: Iterable[object]) -> str:
         for own in _plain(function):
             _visit(own, own.__module__, seen)
     own = [each for each in seen.values() if str(each.__module__).partition(".")[0] not in _VERSIONED]
-    checksum = hashlib.sha256(repr([_code_of_function(function) for function in own]).encode())
+    defaults = [(f.__defaults__ or (), sorted((f.__kwdefaults__ or {}).items())) for f in own]
+    code = [(_code(f.__code__, f.__doc__), _constant(given)) for f, given in zip(own, defaults, strict=True)]
+    checksum = hashlib.sha256(repr(code).encode())
     return f"{sys.version_info.major}.{sys.version_info.minor} {checksum.hexdigest()[:32]}"
 
 
@@ -303,11 +302,6 @@ def _names(code: CodeType) -> list[str]:
     """The names that code and the code inside it refer to, in the order of their first use."""
     within = [name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each)]
     return list(dict.fromkeys([*code.co_names, *within]))
-
-
-def _code_of_function(function: FunctionType) -> object:
-    defaults = (function.__defaults__ or (), sorted((function.__kwdefaults__ or {}).items()))
-    return _code(function.__code__, function.__doc__), _constant(defaults)
 
 
 def _code(code: CodeType, doc: str | None = None) -> object:

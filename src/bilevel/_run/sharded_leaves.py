@@ -224,7 +224,11 @@ def _check(run: Run, content: Content, found: Plan) -> None:
 def _read(run: Run, content: Content, found: Plan) -> RunState:
     tree, rows = found.needed._asdict(), RowReader(found.place)
     wanted = state_files.named_leaves(tree)
-    shaped = {name: _shaped(name, content, found, like) for name, like in wanted.items()}
+    shaped = dict(wanted)
+    for name, like in wanted.items():
+        if state_files.ANY in like.shape:  # the run takes any length: it has the length in the file
+            own = found.parts[name] if name in found.parts else content.arrays[name]
+            shaped[name] = jax.ShapeDtypeStruct(own.shape, like.dtype)
     outline = jax.tree.unflatten(jax.tree.structure(tree), shaped.values())
     goals = state_files.named_leaves(targets(run.layout, outline))
     read = []
@@ -236,14 +240,6 @@ def _read(run: Run, content: Content, found: Plan) -> RunState:
             read.append(_placed(leaf, goal))
     whole = jax.tree.unflatten(jax.tree.structure(tree), read)
     return RunState(**on_devices(run.layout, whole), **state_files.the_rest(content, found.needed))
-
-
-def _shaped(name: str, content: Content, found: Plan, like: Tree) -> Tree:
-    """A leaf without values. Where the run takes any length, it has the length in the file."""
-    if state_files.ANY not in like.shape:
-        return like
-    own = found.parts[name] if name in found.parts else content.arrays[name]
-    return jax.ShapeDtypeStruct(own.shape, like.dtype)
 
 
 def _large(name: str, found: Plan, rows: RowReader, goal: Pieces) -> Pieces:

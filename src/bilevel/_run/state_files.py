@@ -21,6 +21,7 @@ from bilevel._core.documents import Fields
 from bilevel._core.files import FilePath
 from bilevel._core.types import Json, Tree
 from bilevel._run import loop, recording
+from bilevel._run.devices import is_key
 from bilevel._run.evaluation import Losses
 from bilevel._run.loop import Carry, Variables
 from bilevel._run.run import Run
@@ -122,7 +123,15 @@ def kinds_in(content: Content, wanted: dict[str, Json], there: set[str]) -> dict
 
 
 def the_rest(content: Content, needed: Outline) -> dict[str, Json]:
-    return {"rows": _rows(content, needed)} | _counters(content)
+    """The state besides the leaves: the history, and what is JSON."""
+    fields = Fields(Fields(content.document, "a state").mapping("counters"), "a state")
+    found: dict[str, Json] = {name: fields.whole(name) for name in ("step", "since_best", "passes")}
+    found |= {name: fields.number(name) for name in ("seconds", "compile_seconds")}
+    found |= {name: fields.text(name) for name in ("status", "message")}
+    events = fields.items("divergences")
+    if not all(isinstance(event, list) and len(event) == len(Divergence._fields) for event in events):
+        raise fields.wrong("divergences", events, "lists of what a divergence has")
+    return found | {"divergences": tuple(Divergence(*event) for event in events), "rows": _rows(content, needed)}
 
 
 def _rows(content: Content, needed: Outline) -> tuple[Row, ...]:
@@ -145,17 +154,6 @@ def _rows(content: Content, needed: Outline) -> tuple[Row, ...]:
     return tuple(map(row, range(lengths.pop())))
 
 
-def _counters(content: Content) -> dict[str, Json]:
-    fields = Fields(Fields(content.document, "a state").mapping("counters"), "a state")
-    counts = {name: fields.whole(name) for name in ("step", "since_best", "passes")}
-    times = {name: fields.number(name) for name in ("seconds", "compile_seconds")}
-    texts = {name: fields.text(name) for name in ("status", "message")}
-    events = fields.items("divergences")
-    if not all(isinstance(event, list) and len(event) == len(Divergence._fields) for event in events):
-        raise fields.wrong("divergences", events, "lists of what a divergence has")
-    return counts | times | texts | {"divergences": tuple(Divergence(*event) for event in events)}
-
-
 def named_leaves(tree: Tree) -> dict[str, Json]:
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
@@ -164,19 +162,15 @@ def named_leaves(tree: Tree) -> dict[str, Json]:
     return dict(zip(names, (leaf for _, leaf in leaves), strict=True))
 
 
-def _is_key(leaf: Leaf) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 def plain_of(leaf: Leaf) -> Tree:
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
 def kind_of(leaf: Leaf) -> str:
     """The kind of a leaf besides its dtype. Steps are compiled again for another kind."""
     if not isinstance(leaf, jax.Array):
         return "numpy"
-    if _is_key(leaf):
+    if is_key(leaf):
         return f"key {jax.random.key_impl(leaf)}"
     return "weak" if getattr(leaf, "weak_type", False) else "jax"
 

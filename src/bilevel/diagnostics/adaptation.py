@@ -17,10 +17,10 @@ from bilevel._core.averages import mean, worst
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
 from bilevel._core.types import Batch, Count, Tree
-from bilevel.diagnostics.points import check_is_problem
+from bilevel.diagnostics.points import check_is_problem, start
 from bilevel.lower.rules import Rule
 from bilevel.lower.steps import Replay, descend, steps_of
-from bilevel.problem import findings, initial_point
+from bilevel.problem import initial_point
 from bilevel.problem.cross_fitting import pooled, whole_name
 from bilevel.problem.per_task import PerTask, TaskValues, for_tasks
 from bilevel.problem.problem import Problem
@@ -134,10 +134,7 @@ def adapt(
     fit.check()
     unseen, validated = problem_of(problem, tasks)
     key = jax.random.key(seed)
-    x = initial_point.arrays(x, "x")
-    y = initial_point.lower_points(unseen, y, jax.random.fold_in(key, 0))
-    findings.raise_first(findings.at_start(unseen, x, y))
-
+    x, y = start(unseen, x, y, jax.random.fold_in(key, 0))
     y, rate = _run(fit, unseen, x, y, jax.random.fold_in(key, 1), steps)
     validation, test = _evaluate(unseen, x, y)
     losses, rates = np.asarray(validation), np.asarray(rate)
@@ -183,8 +180,8 @@ def _run(
         return _FitState(*descend(problem, x, replay), known, rate)
 
     known = None if fit.lr is not None else curvature.lower(problem, x, y, first_key)
-    start = _FitState(y, for_tasks(fit.rule(0.1).init, y), known, rate_of(0, known))
-    end = jax.lax.fori_loop(0, steps, one, start)
+    first = _FitState(y, for_tasks(fit.rule(0.1).init, y), known, rate_of(0, known))
+    end = jax.lax.fori_loop(0, steps, one, first)
     return end.y, problem.join(end.rate)
 
 
@@ -242,15 +239,8 @@ def refit(
     return adapt(problem, x, tasks, steps, starts or y, lower_rule, lower_lr, seed)
 
 
-class Unseen(NamedTuple):
-    """The unseen tasks, and which of them have validation rows."""
-
-    problem: Problem
-    validated: np.ndarray
-
-
-def problem_of(problem: Problem, tasks: object) -> Unseen:
-    """A problem of the unseen tasks, with the functions, constraint and batches of the problem."""
+def problem_of(problem: Problem, tasks: object) -> tuple[Problem, np.ndarray]:
+    """A problem of unseen tasks, with the functions, constraint and batches of the problem; which are validated."""
     tasks = as_list("adapt", tasks)
     first, functions = problem.groups[0], {}
     for level in ("upper", "lower"):
@@ -266,7 +256,7 @@ def problem_of(problem: Problem, tasks: object) -> Unseen:
     groups = [dataclasses.replace(g, lower_batch=batch_within(g.train, first.lower_batch)) for g in unseen.groups]
     counts = [task.count if isinstance(task, TaskStack) else 1 for task in tasks]
     validated = np.repeat([task.validation is own.validation for task, own in zip(tasks, whole, strict=True)], counts)
-    return Unseen(unseen.replace(groups=tuple(groups)), validated)
+    return unseen.replace(groups=tuple(groups)), validated
 
 
 def _with_validation(task: Task | TaskStack) -> Task | TaskStack:

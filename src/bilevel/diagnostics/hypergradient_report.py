@@ -22,13 +22,13 @@ from bilevel.diagnostics.points import (
     columns,
     lower_remarks,
     solve_lower,
+    start,
     task_gradients,
 )
 from bilevel.diagnostics.regularity import lower_spectra
 from bilevel.diagnostics.sampling import EstimateErrors, SampledEstimator, errors_of, moments_of
 from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.hypergradient import Hypergradient
-from bilevel.problem import findings, initial_point
 from bilevel.problem.per_task import Names, PerTask
 from bilevel.problem.problem import Problem
 
@@ -156,19 +156,16 @@ def check_hypergradient(
     >>> report.ok, report.tasks.relative_error.tolist()
     (False, [1.0, 1.0])
     """
-    check_is_problem("check_hypergradient", problem)
     owner = "check_hypergradient"
+    check_is_problem(owner, problem)
     values.whole("samples", samples, least=2, of=owner)  # for there to be a variance
     values.number("tolerance", tolerance, least=0, of=owner)
     values.whole("lower_steps", lower_steps, of=owner)
     values.whole("seed", seed, least=0, of=owner)
-    check_estimator("check_hypergradient", hypergradient)
-    x = initial_point.arrays(x, "x")
-    y = initial_point.lower_points(problem, y, jax.random.key(seed))
-    findings.raise_first(findings.at_start(problem, x, y))
-
+    check_estimator(owner, hypergradient)
+    x, y = start(problem, x, y, jax.random.key(seed))
     solved = solve_lower(problem, x, y)
-    exact = _flat(task_gradients(problem, x, solved.y))
+    exact = task_gradients(problem, x, solved.y)
     moments, settled = moments_of(SampledEstimator(hypergradient, lower_steps), problem, x, solved.y, samples, seed)
     remarks = lower_remarks(problem, solved, *lower_spectra(problem, x, solved.y))
     differences = central_differences(problem, x, solved.y, exact)
@@ -184,10 +181,6 @@ def check_hypergradient(
     return HypergradientReport(
         problem.names, hypergradient, tasks, average, differences, samples, tolerance, tuple(remarks)
     )
-
-
-def _flat(gradients: Tree) -> np.ndarray:
-    return np.asarray(jax.vmap(lambda g: ravel_pytree(g)[0])(gradients))
 
 
 class Differences(NamedTuple):

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from bilevel._core import pytrees
 from bilevel._core.types import Tree
@@ -38,6 +39,14 @@ def check_is_problem(caller: str, problem: object) -> None:
     """Raises unless this is a `bl.Problem`."""
     if not isinstance(problem, Problem):
         raise TypeError(f"{caller}(problem=...) got {type(problem).__name__}: it needs a bl.Problem.")
+
+
+def start(problem: Problem, x: Tree, y: Tree, key: jax.Array) -> tuple[Tree, PerTask[Tree]]:
+    """x and y as arrays; raises where they do not fit the problem."""
+    x = initial_point.arrays(x, "x")
+    y = initial_point.lower_points(problem, y, key)
+    findings.raise_first(findings.at_start(problem, x, y))
+    return x, y
 
 
 def check_estimator(caller: str, hypergradient: Hypergradient) -> None:
@@ -121,9 +130,13 @@ def gradient_at(problem: Problem, x: Tree, y: PerTask[Tree], weights: jax.Array)
     return exact.direction(point, samples).direction
 
 
+def task_gradients(problem: Problem, x: Tree, y: PerTask[Tree]) -> np.ndarray:
+    """grad l_i(x) of every task at solved y, flat, in the order of the tasks; as large as n copies of x."""
+    return np.asarray(jax.vmap(lambda gradient: ravel_pytree(gradient)[0])(_task_gradients(problem, x, y)))
+
+
 @jax.jit
-def task_gradients(problem: Problem, x: Tree, y: PerTask[Tree]) -> Tree:
-    """grad l_i(x) of every task at solved y, in the order of the tasks; as large as n copies of x."""
+def _task_gradients(problem: Problem, x: Tree, y: PerTask[Tree]) -> Tree:
     uniform = jnp.full(problem.size, 1 / problem.size, jnp.result_type(*jax.tree.leaves(x)))
     exact, point, samples = _exactly(problem, x, y, uniform)
     return exact.directions(point, samples).direction

@@ -20,7 +20,6 @@ from bilevel.diagnostics.adaptation import batch_within, tasks_of
 from bilevel.diagnostics.points import Solution, check_is_problem, read_point
 from bilevel.problem import findings, initial_point
 from bilevel.problem.cross_fitting import parts, pooled
-from bilevel.problem.group import Group
 from bilevel.problem.per_task import Names, PerTask
 from bilevel.problem.problem import Problem
 from bilevel.problem.row_means import Moments, row_moments
@@ -114,12 +113,11 @@ def cut_into_folds(problem: Problem, y: PerTask[Tree], folds: int, seed: int) ->
     first = problem.groups[0]
     tasks = [task for fold in made for task in fold]
     held = Problem(first.upper, first.lower, tasks, problem.constraint, lower_batch=1, upper_batch=1)
-    return held.replace(groups=tuple(_with_batches(group, first) for group in held.groups))
-
-
-def _with_batches(group: Group, first: Group) -> Group:
-    lower, upper = batch_within(group.train, first.lower_batch), batch_within(group.validation, first.upper_batch)
-    return dataclasses.replace(group, lower_batch=lower, upper_batch=upper)
+    groups = []
+    for group in held.groups:  # with the batch sizes of the problem, or with all rows where there are fewer
+        lower, upper = batch_within(group.train, first.lower_batch), batch_within(group.validation, first.upper_batch)
+        groups.append(dataclasses.replace(group, lower_batch=lower, upper_batch=upper))
+    return held.replace(groups=tuple(groups))
 
 
 def _rows(data: Data) -> int:

@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 from bilevel._core import values
 from bilevel._core.types import Tree
-from bilevel.diagnostics.points import check_estimator, check_is_problem, solve_lower, task_gradients
+from bilevel.diagnostics.points import check_estimator, check_is_problem, solve_lower, start, task_gradients
 from bilevel.diagnostics.regularity import (
     Smoothness,
     bends,
@@ -23,7 +23,6 @@ from bilevel.diagnostics.regularity import (
 from bilevel.diagnostics.sampling import SampledEstimator, moments_of
 from bilevel.hypergradients import RandomNeumann
 from bilevel.hypergradients.hypergradient import Hypergradient
-from bilevel.problem import findings, initial_point
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 
@@ -166,10 +165,7 @@ def estimate_constants(
     values.whole("seed", seed, least=0, of="estimate_constants")
     check_estimator("estimate_constants", hypergradient)
     values.positive("radius", radius, of="estimate_constants")
-    x = initial_point.arrays(x, "x")
-    y = initial_point.lower_points(problem, y, jax.random.key(seed))
-    findings.raise_first(findings.at_start(problem, x, y))
-
+    x, y = start(problem, x, y, jax.random.key(seed))
     generator = np.random.default_rng(int(seed))
     centre = solve_lower(problem, x, y).y
     pairs = [draw_pair(problem, x, centre, radius, generator) for _ in range(samples)]
@@ -181,8 +177,7 @@ def estimate_constants(
         solved = solve_lower(problem, pair.x, centre)
         points.append(np.asarray(ravel_pytree(pair.x)[0]))
         losses.append(np.asarray(solved.losses))
-        slopes_of_tasks = task_gradients(problem, pair.x, solved.y)
-        gradients.append(np.asarray(jax.vmap(lambda g: ravel_pytree(g)[0])(slopes_of_tasks)))
+        gradients.append(task_gradients(problem, pair.x, solved.y))
         slopes.append(float(np.max(smoothness(problem, pair._replace(y=solved.y)).upper_slope)))
     smallest, largest = _curvatures(problem, pairs)
     return Constants(
