@@ -124,12 +124,12 @@ def _of_tasks(run: Result, known: Baselines | None) -> Baselines | None:
 
 
 def _facts(subject: Subject) -> list[tuple[str, str]]:
-    bands = [
-        (f"{name} {role} loss", getattr(subject, name)(role)) for role in subject.roles for name in ("worst", "mean")
-    ]
+    found = {}
+    for role in subject.roles:
+        found |= {f"worst {role} loss": subject.worst(role), f"mean {role} loss": subject.mean(role)}
     if subject.baselines is not None:
-        bands += [(f"worst {role} regret", subject.worst_regret(role)) for role in subject.roles]
-    facts = [(name, tables.short(float(np.median(values)))) for name, values in bands]
+        found |= {f"worst {role} regret": subject.worst_regret(role) for role in subject.roles}
+    facts = [(name, tables.short(float(np.median(of_runs)))) for name, of_runs in found.items()]
     return [*facts, ("tasks", f"{len(subject.names):,}"), *([("runs", str(len(subject.runs)))] * subject.is_several)]
 
 
@@ -141,22 +141,19 @@ def _charts(subject: Subject, other: Subject | None) -> dict[str, list[Chart]]:
     if len(subject.names) > charts.TASKS:
         many = "The loss that each share of the tasks stays below, from the best task at 0 % to the worst at 100 %."
         by_task.append(charts.line_chart(shares(both), "The spread over all tasks", many + said, "loss"))
-    words = f"The losses of the tasks along the run.{said}"
-    over_run = [charts.line_chart(losses_over_steps(both), "Worst and mean loss", words, "loss")]
-    regrets = regrets_over_steps(both)
-    if regrets is not None:
-        words = f"The largest excess of a loss over the baseline of its task, along the run.{said}"
-        over_run.append(charts.line_chart(regrets, "Worst regret", words, "regret"))
-    measured = metrics_over_steps(both)
-    if measured is not None:
-        words = f"Means over the tasks along the run.{said}"
-        over_run.append(charts.line_chart(measured, "Metrics", words, "mean of the tasks"))
+    losses, regrets, metrics = losses_over_steps(both), regrets_over_steps(both), metrics_over_steps(both)
     weights = weights_over_steps(subject)
-    if weights is not None:
-        words = "The weights of tasks along the run: those of the tasks that were heaviest on average"
-        rest = ", and the range of the others." if weights.series[-1].what == OTHERS else "."
-        over_run.append(charts.line_chart(weights, "Weights of the tasks", words + rest + said, "weight"))
-    return {"tasks": by_task, "run": over_run}
+    rest = ", and the range of the others" if weights is not None and weights.series[-1].what == OTHERS else ""
+    heaviest = f"The weights of tasks along the run: those of the tasks that were heaviest on average{rest}."
+    excess = "The largest excess of a loss over the baseline of its task, along the run."
+    over_run = [
+        (losses, "Worst and mean loss", "The losses of the tasks along the run.", "loss"),
+        (regrets, "Worst regret", excess, "regret"),
+        (metrics, "Metrics", "Means over the tasks along the run.", "mean of the tasks"),
+        (weights, "Weights of the tasks", heaviest, "weight"),
+    ]
+    drawn = [charts.line_chart(f, title, words + said, unit) for f, title, words, unit in over_run if f is not None]
+    return {"tasks": by_task, "run": drawn}
 
 
 def _shown(path: object) -> str:

@@ -7,7 +7,7 @@ or in the structure of an example that the user gives.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +68,8 @@ def checked_paths(structure: Json, name: str, where: str) -> list[str]:
     ValueError: load('a'): its document is wrong: the structure of x has the keys [0, 2] in a tuple.
     """
     try:
-        found = list(_checked(structure, 0))
+        _check(structure, 0)
+        found = paths(structure)
         if len(set(found)) < len(found):
             raise ValueError("names an array twice")
     except ValueError as error:
@@ -76,13 +77,10 @@ def checked_paths(structure: Json, name: str, where: str) -> list[str]:
     return found
 
 
-def _checked(structure: Json, depth: int) -> Iterator[str]:
+def _check(structure: Json, depth: int) -> None:
     if depth > DEEPEST:
         raise ValueError(f"is nested more than {DEEPEST} levels deep")
-    if structure is None:
-        return
-    if isinstance(structure, str):
-        yield structure
+    if structure is None or isinstance(structure, str):
         return
     if not isinstance(structure, dict) or len(structure) != 1 or not set(structure) <= set(KINDS):
         raise ValueError(f"has {shown(structure)} where it needs null, a path, or one of {', '.join(KINDS)}")
@@ -90,12 +88,11 @@ def _checked(structure: Json, depth: int) -> Iterator[str]:
     if not isinstance(children, list) or not all(isinstance(c, list) and len(c) == 2 for c in children):
         raise ValueError(f"has {shown(children)} where it needs pairs of a key and a child")
     keys = [key for key, _ in children]
-    if not all(type(key) in KINDS[kind] for key in keys) or len(set(keys)) < len(keys):
-        raise ValueError(f"has the keys {shown(keys)} in a {kind}")
-    if kind in ("list", "tuple") and keys != list(range(len(keys))):
+    fit = all(type(key) in KINDS[kind] for key in keys) and len(set(keys)) == len(keys)
+    if not fit or (kind in ("list", "tuple") and keys != list(range(len(keys)))):
         raise ValueError(f"has the keys {shown(keys)} in a {kind}")
     for _, child in children:
-        yield from _checked(child, depth + 1)
+        _check(child, depth + 1)
 
 
 def leaves(structure: Structure, node: Tree, prefix: str) -> dict[str, Leaf]:

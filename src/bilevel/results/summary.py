@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from bilevel.results.result import Result
 
 HELD_OUT = ("selection", "test")
-KEPT = ("last", "best")  # the iterates whose regrets are shown
 
 AND_SO = {  # said after a verdict
     "settled": " (the loss has stopped changing; bl.certify measures how near a solution that is)",
@@ -35,11 +34,17 @@ def text(result: Result) -> str:
         # The message is about the divergence that ended the run.
         *(event.line for event in result.divergences if event.factor is not None),
         *iterates(result),
-        *tails(result),
-        *regrets(result),
-        chosen_by(result),
-        f"verdict: {result.verdict}{AND_SO.get(result.verdict, '')}",
     ]
+    fraction, known = fraction_of(solver), result.baselines
+    kept = {"last": result.last, "best": result.best}
+    if fraction is not None:
+        tails = ", ".join(f"{which} {iterate.tail(fraction):.5g}" for which, iterate in kept.items())
+        lines.append(f"{in_words(fraction, 'validation')}: {tails}")
+    if known is not None:
+        for which, iterate in kept.items():
+            worst = [f"{role} {own.value:.5g} ({own.task})" for role, own in iterate.worst_regrets(known).items()]
+            lines.append(f"worst regret, {which}: {'; '.join(worst)}")
+    lines += [chosen_by(result), f"verdict: {result.verdict}{AND_SO.get(result.verdict, '')}"]
     if of_distribution(solver) is None:  # tasks from a distribution have no weights of their own
         largest = np.argsort(-result.weights, kind="stable")[:5]
         weights = ", ".join(f"{result.y.names[int(i)]} {result.weights[i]:.3f}" for i in largest)
@@ -66,28 +71,6 @@ def iterates(result: Result) -> list[str]:
         cells = "".join(f"{getattr(iterate, column):>{size}.5g}" for column, size in columns.items())
         names = "  ".join(f"{getattr(iterate, task)!s:<{width}}" for task in tasks)
         lines.append(f"{name:<10}{cells}  {names}".rstrip())
-    return lines
-
-
-def tails(result: Result) -> list[str]:
-    """A line on the mean over the worst fraction of the tasks, where that is the objective."""
-    fraction = fraction_of(result.solver)
-    if fraction is None:
-        return []
-    told = ", ".join(f"{name} {getattr(result, name).tail(fraction):.5g}" for name in KEPT)
-    return [f"{in_words(fraction, 'validation')}: {told}"]
-
-
-def regrets(result: Result) -> list[str]:
-    """A line for the last and one for the best iterate: the worst regret and its task on each kind of rows."""
-    known = result.baselines
-    if known is None:
-        return []
-    lines = []
-    for name in KEPT:
-        worst = getattr(result, name).worst_regrets(known)
-        told = "; ".join(f"{role} {own.value:.5g} ({own.task})" for role, own in worst.items())
-        lines.append(f"worst regret, {name}: {told}")
     return lines
 
 

@@ -193,7 +193,8 @@ def rows_with_both(table: Table, target: tuple[str, Values], task: tuple[str, Co
 
 def tasks_of(table: Table, task: str) -> Coded:
     """The task of each row."""
-    own = converted(table._replace(columns={task: table.column(task, "the task")}), task, "category")
+    table.column(task, "the task")
+    own = converted(table, task, "category")
     assert isinstance(own, Coded)
     return own
 

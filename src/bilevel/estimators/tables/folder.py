@@ -221,8 +221,6 @@ def read(path: Path) -> FitFolder:
             judging.verdict_from_json(fields.mapping("verdict"), where),
             fields.take("refitted", lambda own: isinstance(own, bool), "true or false"),
         )
-    except InputError:
-        raise
     except (OSError, ValueError) as error:
         said = str(error) if where in str(error) else f"{where} is damaged: {error}."
         raise InputError(said) from error

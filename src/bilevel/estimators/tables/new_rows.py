@@ -51,10 +51,8 @@ def values_of(table: Table, encoder: Encoder) -> dict[str, Values]:
     missing = [part.name for part in encoder.parts if part.name not in table.columns]
     if missing:
         more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
-        near = suggestion(missing[0], table.columns)
-        raise InputError(
-            f"{str(table.path)!r} has no column {missing[0]!r}{more}, which the model was fitted with. {near}"
-        )
+        first = f"{str(table.path)!r} has no column {missing[0]!r}{more}"
+        raise InputError(f"{first}, which the model was fitted with. {suggestion(missing[0], table.columns)}")
     return {part.name: columns.converted(table, part.name, part.kind) for part in encoder.parts}
 
 

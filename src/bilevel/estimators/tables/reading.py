@@ -98,7 +98,6 @@ def _refused(path: Path) -> Iterator[None]:
 
 
 def _words(said: str, path: Path) -> str:
-    """The meaning of a reader's error."""
     if path.suffix.lower() in PARQUET:
         return f"is cut short, damaged, or no Parquet file: {_line(said)}"
     if "straddling" in said or "field larger" in said:
@@ -138,9 +137,7 @@ def _csv(path: Path, separator: str | None, encoding: str) -> tuple[Any, str]:
         read_options=pyarrow.csv.ReadOptions(encoding=encoding, block_size=2 * FIELD),
         parse_options=pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
         convert_options=pyarrow.csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()),
-            null_values=list(MISSING),
-            strings_can_be_null=True,
+            column_types=dict.fromkeys(names, pa.string()), null_values=list(MISSING), strings_can_be_null=True
         ),
     )
     if found.column_names != names:

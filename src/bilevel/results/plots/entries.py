@@ -67,15 +67,13 @@ class Entry(NamedTuple):
 
 def read_entries(results: Plottable, labels: str | Sequence[str] | None) -> list[Entry]:
     """The runs to draw, with their labels."""
-    if isinstance(results, Mapping):
-        places, items = [f"results[{key!r}]" for key in results], list(results.values())
-    elif isinstance(results, (list, tuple)):
-        places, items = [f"results[{i}]" for i in range(len(results))], list(results)
+    if isinstance(results, (Mapping, list, tuple)):
+        items = results.items() if isinstance(results, Mapping) else enumerate(results)
+        runs = [_runs(item, f"results[{key!r}]") for key, item in items]
     else:
-        places, items = ["results"], [results]
-    if not items:
+        runs = [_runs(results, "results")]
+    if not runs:
         raise ValueError(f"plot(results={results!r}): it needs at least one result.")
-    runs = [_runs(item, place) for item, place in zip(items, places, strict=True)]
     if labels is None:
         labels = list(results) if isinstance(results, Mapping) else _own_labels(runs)
     labels = [labels] if isinstance(labels, str) else list(labels)
