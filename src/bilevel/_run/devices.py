@@ -246,18 +246,26 @@ def _cuts(x: Tree, mesh: Mesh | None) -> tuple[tuple[tuple[int, ...], Spec], ...
 # ------------------------------------------------------------------ what a user gives
 
 
-def _mesh(devices: Devices | None) -> Mesh | None:
-    if devices is None:
-        # Otherwise every process would compute the whole run by itself.
-        return _of(jax.devices()) if jax.process_count() > 1 else None
+def _mesh(given: Devices | None) -> Mesh | None:
+    if given is None:
+        if jax.process_count() == 1:
+            return None
+        given = jax.devices()  # otherwise every process would compute the whole run by itself
+    devices = _first(int(given)) if values.is_whole(given) else given  # type: ignore[arg-type]
     if isinstance(devices, Mesh):
-        _check_mesh(devices)
-        return _check_processes(devices)
-    if values.is_whole(devices):
-        return _of(_first(int(devices)))  # type: ignore[arg-type]
-    if isinstance(devices, Sequence) and devices and all(isinstance(device, jax.Device) for device in devices):
-        return _of(devices)
-    raise TypeError(f"solve(devices={devices!r}): it needs a number of devices, a list of them, or a mesh of JAX.")
+        _check_axes(devices)
+        mesh = devices
+    elif isinstance(devices, Sequence) and devices and all(isinstance(device, jax.Device) for device in devices):
+        mesh = Mesh(np.array(devices), (AXIS,), axis_types=(AxisType.Auto,))
+    else:
+        raise TypeError(f"solve(devices={given!r}): it needs a number of devices, a list of them, or a mesh of JAX.")
+    there = {device.process_index for device in mesh.devices.flat}
+    if there != {jax.process_index()} and len(there) < jax.process_count():
+        raise ValueError(
+            f"solve(devices=...) got devices of {len(there)} of {jax.process_count()} processes: it needs devices of "
+            "all of them, or of the process that calls it only (jax.local_devices())."
+        )
+    return mesh
 
 
 def _first(count: int) -> list[Device]:
@@ -268,11 +276,7 @@ def _first(count: int) -> list[Device]:
     return there[:count]
 
 
-def _of(devices: Sequence[Device]) -> Mesh:
-    return _check_processes(Mesh(np.array(devices), (AXIS,), axis_types=(AxisType.Auto,)))
-
-
-def _check_mesh(mesh: Mesh) -> None:
+def _check_axes(mesh: Mesh) -> None:
     if AXIS not in mesh.axis_names:
         raise ValueError(f"solve(devices=...) got a mesh with axes {mesh.axis_names}: it needs one named {AXIS!r}.")
     if any(kind != AxisType.Auto for kind in mesh.axis_types):
@@ -280,14 +284,3 @@ def _check_mesh(mesh: Mesh) -> None:
             "solve(devices=...) got a mesh with axes that are not of the type Auto: make it by jax.make_mesh(..., "
             "axis_types=(jax.sharding.AxisType.Auto,)), with one for each axis."
         )
-
-
-def _check_processes(mesh: Mesh) -> Mesh:
-    """Raises unless the devices are those of all processes, or of this one alone."""
-    there = {device.process_index for device in mesh.devices.flat}
-    if there != {jax.process_index()} and len(there) < jax.process_count():
-        raise ValueError(
-            f"solve(devices=...) got devices of {len(there)} of {jax.process_count()} processes: it needs devices of "
-            "all of them, or of the process that calls it only (jax.local_devices())."
-        )
-    return mesh

@@ -79,9 +79,16 @@ def is_held(path: Path) -> bool | None:
     except OSError:
         return None
     try:
-        return True if _is_listed(os.fstat(descriptor)) else _is_refused(descriptor)
+        if _is_listed(os.fstat(descriptor)):
+            return True
+        if fcntl is None:
+            return None
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError as error:
+        return True if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
     finally:
-        os.close(descriptor)
+        os.close(descriptor)  # which lets it go
 
 
 def _is_listed(status: os.stat_result) -> bool:
@@ -92,13 +99,3 @@ def _is_listed(status: os.stat_result) -> bool:
         return False
     file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     return any("FLOCK" in words and "->" not in words and file in words for words in map(str.split, lines))
-
-
-def _is_refused(descriptor: int) -> bool | None:
-    if fcntl is None:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return True if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
-    return False  # closing the file lets it go

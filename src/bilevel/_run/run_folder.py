@@ -1,8 +1,4 @@
-"""The folder of one run: finds, checks and cleans up its files, under a lock.
-
-One process at a time works on a folder. The kernel frees the lock when its owner ends, for whatever reason. Other
-processes can ask whether somebody holds it without taking it.
-"""
+"""The folder of one run: finds, checks and cleans up its files, under a lock."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ import re
 import shutil
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,25 +121,26 @@ class RunFolder:
         beyond = [path for path in self.states() if path > self.state(step)]
         for path in beyond + self.states()[len(beyond) + keep :]:
             path.unlink(missing_ok=True)
-        kept = {path.stem for path in self.states()} - {self.state(step).stem}
-        for path in self._arrays():
-            if path.name != arrays and path.name[: len("state-") + 12] not in kept:
+        for path in self._arrays({state.stem for state in self.states()} - {self.state(step).stem}):
+            if path.name != arrays:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _arrays(self) -> list[Path]:
-        return [path for path in self.path.iterdir() if ARRAYS.fullmatch(path.name)]
+    def _arrays(self, but: Collection[str] = ()) -> list[Path]:
+        """The folders of arrays, but for those of these states."""
+        found = [path for path in self.path.iterdir() if ARRAYS.fullmatch(path.name)]
+        return [path for path in found if path.name[: len("state-") + 12] not in but]
 
     def _sweep(self) -> None:
         """Removes the remains of killed writers; no other process writes here now."""
+        unfinished = []
         for path in self.path.iterdir():
             if TEMPORARY.fullmatch(path.name):
                 with contextlib.suppress(OSError):
                     path.unlink()
-        states = {path.stem for path in self.states()}
-        for path in self.path.iterdir():
-            orphan = ARRAYS.fullmatch(path.name) and path.name[: len("state-") + 12] not in states
-            if orphan or UNFINISHED.fullmatch(path.name):
-                shutil.rmtree(path, ignore_errors=True)
+            elif UNFINISHED.fullmatch(path.name):
+                unfinished.append(path)
+        for path in unfinished + self._arrays({state.stem for state in self.states()}):
+            shutil.rmtree(path, ignore_errors=True)
 
     # ------------------------------------------------------------------ errors
 
