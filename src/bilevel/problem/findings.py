@@ -197,6 +197,18 @@ def in_losses(problem: BaseProblem, x: Tree, y: PerTask[Tree]) -> Iterator[Probl
     yield from row_means.in_rows(problem, x, y, _pairs(problem, equal_sizes=False))
 
 
+# Compiled never, and traced once for all runs of a problem.
+@functools.partial(jax.jit, static_argnames="function")
+def _on_one_row(function: Callable, group: Group, source: Source, x: Tree, y: Tree) -> Tree:
+    take = lambda source, y: function(x, y, source.take(source.draw(jax.random.key(0), 1)))  # noqa: E731
+    return jax.vmap(take, in_axes=(source.axes, 0), axis_size=group.size)(source, y)
+
+
+@functools.partial(jax.jit, static_argnames="function")
+def _on_all(function: Callable, group: Group, source: Source, x: Tree, y: Tree) -> Tree:
+    return group.losses(function, source, x, y)
+
+
 def _in_shapes(problem: BaseProblem, group: Group, x: Tree, y: Tree) -> Iterator[ProblemFinding]:
     """Checks the outputs of a group's functions by tracing; nothing is computed."""
     levels = [(getattr(group, level), group.source(level), problem.calls[level]) for level in LEVELS]
@@ -207,15 +219,8 @@ def _in_shapes(problem: BaseProblem, group: Group, x: Tree, y: Tree) -> Iterator
     for function, source, call in levels:
         what = f"{call} of task {_name(problem, group, 0)!r}"
 
-        def on_one_row(source: Source = source, function: Callable = function) -> Tree:
-            take = lambda s, y: function(x, y, s.take(s.draw(jax.random.key(0), 1)))  # noqa: E731
-            return jax.vmap(take, in_axes=(source.axes, 0), axis_size=group.size)(source, y)
-
-        def on_all(source: Source = source, function: Callable = function) -> Tree:
-            return group.losses(function, source, x, y)
-
         try:
-            out = jax.eval_shape(on_one_row if jax.tree.leaves(source) else on_all)
+            out = (_on_one_row if jax.tree.leaves(source) else _on_all).eval_shape(function, group, source, x, y)
         except Exception as error:  # whatever the user's function raises
             y_one = jax.eval_shape(lambda: pytrees.index(y, 0))
             point = f"x = {pytrees.describe(x)}" + (f" and y = {pytrees.describe(y_one)}" if jax.tree.leaves(y) else "")
