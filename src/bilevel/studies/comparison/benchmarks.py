@@ -38,12 +38,8 @@ _BALLS = {"ball": enclosing_ball(), "noisy-ball": noisy_ball()}
 OPTIMA = {name: known.value for name, known in _BALLS.items()}  # known worst losses
 
 
-def _ball(seed: int, variant: str) -> Ready:
-    return Ready(_BALLS["ball"].problem, _BALLS["ball"].x)
-
-
-def _noisy(seed: int, variant: str) -> Ready:
-    return Ready(_BALLS["noisy-ball"].problem, _BALLS["noisy-ball"].x)
+def _ball(name: str, seed: int, variant: str) -> Ready:
+    return Ready(_BALLS[name].problem, _BALLS[name].x)
 
 
 def _sinusoids(seed: int, variant: str) -> Ready:
@@ -65,8 +61,13 @@ _waves = MORBiT(0.007, 0.005, Unrolled(), SimplexAscent(0.003, pull=3.0))
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
-        Experiment("ball", "smallest enclosing ball, exact oracles", _ball, steps=500),
-        Experiment("noisy-ball", "smallest enclosing ball, noisy batches of finite data", _noisy, steps=2000),
+        Experiment("ball", "smallest enclosing ball, exact oracles", functools.partial(_ball, "ball"), steps=500),
+        Experiment(
+            "noisy-ball",
+            "smallest enclosing ball, noisy batches of finite data",
+            functools.partial(_ball, "noisy-ball"),
+            steps=2000,
+        ),
         Experiment(
             "sinusoids", "six sinusoids share a network", _sinusoids, steps=5000, reference=Reference(_waves, 20_000)
         ),

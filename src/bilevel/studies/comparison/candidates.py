@@ -288,7 +288,7 @@ class Column(NamedTuple):
 def table_text(title: str, rows: Sequence[TableRow], skipped: Mapping[str, str], target: float) -> str:
     """The table for a terminal. Columns that no solver has are left out."""
     goal = f"{target:.3g}"
-    columns = [*_places_and_losses(rows), *_costs(goal)]
+    columns = _columns(rows, goal)
     return "\n".join(
         [
             f"{title}; the target is a worst validation loss of {goal}, reached by this share of the runs",
@@ -302,7 +302,7 @@ def table_text(title: str, rows: Sequence[TableRow], skipped: Mapping[str, str],
     )
 
 
-def _places_and_losses(rows: Sequence[TableRow]) -> list[Column]:
+def _columns(rows: Sequence[TableRow], goal: str) -> list[Column]:
     by = str(rows[0]["ranked_by"])
     found = [
         Column("rank", 4, lambda row: _cell(row["rank"], ".0f")),
@@ -320,8 +320,18 @@ def _places_and_losses(rows: Sequence[TableRow]) -> list[Column]:
         found.insert(-1, Column("rank by it", 12, test_rank))
     if by == "worst_selection" and _any(rows, "worst_test"):
         found.insert(-1, Column("test at best", 14, lambda row: _cell(row["worst_test_at_best"], ".4f")))
-    found += _regrets(rows, by)
-    return [*found, Column("mean val.", 11, lambda row: _cell(row["mean_validation"], ".4f"))]
+    return [
+        *found,
+        *_regrets(rows, by),
+        Column("mean val.", 11, lambda row: _cell(row["mean_validation"], ".4f")),
+        Column("steps", 8, lambda row: f"{row['steps']:,}"),
+        Column("calls", 10, lambda row: _cell(row["calls"], ",.0f")),
+        Column(f"calls to {goal}", 18, lambda row: _cell(row["calls_to_target"], ",.0f")),
+        Column(f"seconds to {goal}", 20, lambda row: _cell(row["seconds_to_target"], ".3g")),
+        Column("by", 6, lambda row: f"{row['reached_target']:.0%}"),
+        Column("state MB", 11, lambda row: f"{row['state_megabytes']:.3g}"),
+        Column("diverged", 10, lambda row: f"{row['diverged']:.0%}"),
+    ]
 
 
 def _regrets(rows: Sequence[TableRow], by: str) -> list[Column]:
@@ -337,18 +347,6 @@ def _regrets(rows: Sequence[TableRow], by: str) -> list[Column]:
         width = max(len(tasks(row)) for row in rows)
         found.append(Column("  of tasks", max(12, width), tasks, "<"))
     return found
-
-
-def _costs(goal: str) -> list[Column]:
-    return [
-        Column("steps", 8, lambda row: f"{row['steps']:,}"),
-        Column("calls", 10, lambda row: _cell(row["calls"], ",.0f")),
-        Column(f"calls to {goal}", 18, lambda row: _cell(row["calls_to_target"], ",.0f")),
-        Column(f"seconds to {goal}", 20, lambda row: _cell(row["seconds_to_target"], ".3g")),
-        Column("by", 6, lambda row: f"{row['reached_target']:.0%}"),
-        Column("state MB", 11, lambda row: f"{row['state_megabytes']:.3g}"),
-        Column("diverged", 10, lambda row: f"{row['diverged']:.0%}"),
-    ]
 
 
 def _any(rows: Sequence[TableRow], name: str) -> bool:

@@ -185,12 +185,12 @@ def compare(
         progress: show progress bars where there is a terminal.
         say: called with a line of text for each thing done.
     """
-    where = benchmark_of(problem, x, y)
-    check_numbers(calls, seconds, seeds, grid, target)
+    where = _benchmark_of(problem, x, y)
+    _check_numbers(calls, seconds, seeds, grid, target)
     chosen, with_paper = choose(solvers, where)
-    check_automatic(automatic, chosen)
-    where = with_baselines(where, problem, baselines, chosen)
-    folder = folder_of(out, where, chosen)
+    _check_automatic(automatic, chosen)
+    where = _with_baselines(where, problem, baselines, chosen)
+    folder = _folder_of(out, where, chosen)
     where.require()
     ready = where.start(TUNING_SEED, "")
     if calls is not None and not isinstance(ready.problem, Problem):
@@ -279,8 +279,7 @@ def _ways(
         yield f"{name}, automatic", as_it_is, automatic is not None
 
 
-def benchmark_of(problem: str | AnyProblem, x: Any, y: Any) -> Experiment:
-    """The benchmark of a name, or of a user's problem."""
+def _benchmark_of(problem: str | AnyProblem, x: Any, y: Any) -> Experiment:
     if isinstance(problem, str):
         if x is not None or y is not None:
             raise ValueError("compare(x=..., y=...) is for a problem of yours: a named one has its own x and y.")
@@ -294,7 +293,7 @@ def benchmark_of(problem: str | AnyProblem, x: Any, y: Any) -> Experiment:
     return own_benchmark(problem, x, y)
 
 
-def with_baselines(where: Experiment, problem: Any, baselines: Any, solvers: Mapping[str, Solver]) -> Experiment:
+def _with_baselines(where: Experiment, problem: Any, baselines: Any, solvers: Mapping[str, Solver]) -> Experiment:
     """Adds baselines to a benchmark: as given, or from the first solver whose weighting has some."""
     if isinstance(problem, str):
         if baselines is not None:
@@ -315,10 +314,9 @@ def with_baselines(where: Experiment, problem: Any, baselines: Any, solvers: Map
     return dataclasses.replace(where, baselines=Baselines(np.asarray(found, float), names=names))
 
 
-def check_numbers(
+def _check_numbers(
     calls: float | None, seconds: float | None, seeds: int, grid: Grid | None, target: float | None
 ) -> None:
-    """Checks that there is at most one budget, and that numbers make sense."""
     if calls is not None and seconds is not None:
         raise ValueError("compare(calls=..., seconds=...): one budget, not both.")
     for name, value in (("calls", calls), ("seconds", seconds)):
@@ -332,8 +330,7 @@ def check_numbers(
     values.number("target", target, of="compare", none="chosen from the runs")
 
 
-def check_automatic(automatic: Sequence[str] | None, solvers: Mapping[str, Solver]) -> None:
-    """Checks that these solvers are compared, and that they choose rates."""
+def _check_automatic(automatic: Sequence[str] | None, solvers: Mapping[str, Solver]) -> None:
     if isinstance(automatic, str) or not isinstance(automatic, (Iterable, type(None))):
         raise ValueError(f"compare(automatic={automatic!r}): it needs a list of names.")
     for name in automatic or ():
@@ -343,7 +340,7 @@ def check_automatic(automatic: Sequence[str] | None, solvers: Mapping[str, Solve
             raise ValueError(f"compare(automatic=...) names {name!r}, which chooses no rates.")
 
 
-def folder_of(out: str | Path | None, where: Experiment, solvers: Mapping[str, Solver]) -> Path | None:
+def _folder_of(out: str | Path | None, where: Experiment, solvers: Mapping[str, Solver]) -> Path | None:
     """The folder of a benchmark's files, which may not exist yet; None = no files."""
     if out is None:
         return None

@@ -138,8 +138,8 @@ def _script_norm(solver: ScriptDescent, problem: Problem, point: Point) -> jax.A
     return optax.tree.norm(solver.full_direction(problem, point.x, point.y, point.weights), squared=True)
 
 
-def compared(robust: Solver, **average: Any) -> dict[str, Solver]:
-    """A solver as min-avg, which may have other options too, and as min-max."""
+def both(robust: Solver, **average: Any) -> dict[str, Solver]:
+    """A min-max solver, and before it the same as min-avg, which may have other options too."""
     options = {"weights_lr": None} if isinstance(robust, ScriptDescent) else {"weighting": Average()}
     return {"min-avg": robust.replace(**options | average), "min-max": robust}
 
@@ -181,10 +181,10 @@ FASHION = Experiment(
     title="FashionMNIST, ten pairs of classes share a layer",
     start=start_fashion,
     methods={
-        "described": compared(fashion_described),
-        "published": compared(fashion_published),
-        "published-other": compared(fashion_other),
-        "ours": compared(fashion_ours),
+        "described": both(fashion_described),
+        "published": both(fashion_published),
+        "published-other": both(fashion_other),
+        "ours": both(fashion_ours),
     },
     steps=10_000,
     require=images,
@@ -237,10 +237,10 @@ letter_ours = MORBiT(1e-2, 1e-1, Tracked(1e-1), SimplexAscent(1e-3))
 letter_published = ScriptDescent(1e-4, 1e-3, 1e-3, patience=30)
 letter_other = letter_published.replace(floor=0.1, factor=0.8)
 LETTER_SOLVERS = {
-    "described": compared(letter_described),
-    "published": compared(letter_published),
-    "published-other": compared(letter_other),
-    "ours": compared(letter_ours),
+    "described": both(letter_described),
+    "published": both(letter_published),
+    "published-other": both(letter_other),
+    "ours": both(letter_ours),
 }
 
 LETTER_PROBES = {"described": ProximalResidual(), "published": ScriptDirection(letter_published)}
@@ -284,8 +284,8 @@ PARTS = Experiment(
     title="Letter as described, with parts of the scripts",
     start=functools.partial(start_letter, 16, 8),
     methods={
-        "no implicit term": compared(_direct),
-        "and momentum": compared(_moving),
+        "no implicit term": both(_direct),
+        "and momentum": both(_moving),
         "and the left-over gradient": LETTER_SOLVERS["published"],
     },
     steps=20_000,
@@ -338,9 +338,9 @@ def sinusoid_experiment(
         title=title,
         start=functools.partial(start_sinusoids, tasks),
         methods={
-            "described": compared(described, weighting=average, lower_lr=0.011),
-            "published": compared(published, weighting=average, lower_lr=0.011),
-            "ours": compared(ours, weighting=average),
+            "described": both(described, weighting=average, lower_lr=0.011),
+            "published": both(published, weighting=average, lower_lr=0.011),
+            "ours": both(ours, weighting=average),
         },
         steps=steps,
         evaluations=steps // 10,

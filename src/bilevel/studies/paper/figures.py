@@ -196,13 +196,11 @@ def draw(figure: Figure, records: RecordFiles, shorter: Callable[[Experiment], E
 
 def _save(figure: Figure, panels: Mapping[str, Mapping], folder: Path) -> list[Path]:
     import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Drawing
 
     with matplotlib.rc_context(STYLE):
         size = max(6.6, 3.1 * len(panels) + 0.6), 2.6 * len(figure.rows) + 1.0
         drawing = Drawing(figsize=size, dpi=DPI, layout="constrained")
-        FigureCanvasAgg(drawing)
         # Every row has one scale, so that the variants can be compared.
         grid = drawing.subplots(len(figure.rows), len(panels), sharex="col", sharey="row", squeeze=False)
         filled = zip(figure.rows.items(), grid, strict=True)

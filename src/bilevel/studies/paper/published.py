@@ -70,13 +70,9 @@ class Head(NamedTuple):
 
 def with_heads(tasks: list[Task], features: int, outputs: int, seed: int) -> list[Task]:
     """Gives each task a first head of its own, uniform in +- 1 / sqrt(features) like PyTorch's layers."""
-    generator = np.random.default_rng(seed)
-
-    def first() -> Head:
-        draw = lambda shape: uniform(generator, shape, features, jnp.result_type(float))  # noqa: E731
-        return Head(draw((features, outputs)), draw(outputs))
-
-    return [dataclasses.replace(task, y=first()) for task in tasks]
+    generator, shapes, dtype = np.random.default_rng(seed), ((features, outputs), outputs), jnp.result_type(float)
+    heads = [Head(*(uniform(generator, shape, features, dtype) for shape in shapes)) for _ in tasks]
+    return [dataclasses.replace(task, y=head) for task, head in zip(tasks, heads, strict=True)]
 
 
 def squared_weights(head: Head) -> jax.Array:
