@@ -75,7 +75,6 @@ class CheckpointWriter(NoCheckpoint):
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="bilevel-writer")
         self._writing: Future[float] | None = None
         self._last_time, self._last_step, self._warned, self._ended = time.monotonic(), 0, False, False
-        self.tell: Callable[[str, dict[str, Json]], None] = lambda event, facts: None  # "checkpoint" and "problem"
 
     def restore(self) -> RunState | None:
         """The newest readable state; None if there is none."""
@@ -190,7 +189,7 @@ class CheckpointWriter(NoCheckpoint):
         with self._trouble("its state", last):
             self.write_seconds = writing.result()
             self.kept_step = self._last_step
-            self.tell("checkpoint", {"step": self._last_step, "seconds": self.write_seconds})
+            self._run.report.event("checkpoint", {"step": self._last_step, "seconds": self.write_seconds})
 
     @contextlib.contextmanager
     def _trouble(self, what: str, last: bool) -> Iterator[None]:
@@ -199,7 +198,7 @@ class CheckpointWriter(NoCheckpoint):
             yield
         except OSError as error:
             said = f"solve(checkpoint={str(self._checkpoint.folder)!r}): {what} could not be written ({error})."
-            self.tell("problem", {"message": said})
+            self._run.report.event("problem", {"message": said})
             if self._folder is not None and (not self._warned or last):
                 self._warned = True
                 then = "The result still has it." if last else "The run continues, and the write is tried again."
@@ -254,7 +253,6 @@ def _opened(stack: contextlib.ExitStack, runs: Sequence[Run], kind: type[Checkpo
             draws_others |= run.draws and before.get("devices") != made_with["devices"]
         run.report.keep_in(folder.path)
         writers.append(kind(run, run.checkpoint, folder, {"made with": made_with, "run": digest(facts)}))
-        writers[-1].tell = run.report.event
     if changed:
         differ = "steps draw other tasks than" if draws_others else "numbers may differ in their last digits from"
         warnings.warn(

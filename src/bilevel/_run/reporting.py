@@ -83,7 +83,9 @@ class Report:
         before = self._last
         if not self.loggers or before is None:
             return
-        self._tell_divergences(reached)
+        for divergence in reached.divergences[self._divergences :]:
+            self.event("divergence", divergence._asdict())
+        self._divergences = len(reached.divergences)
         if reached.step < before.step:  # it went back, and repeats these steps
             self._last, self._told = reached, min(self._told, reached.step)
             return
@@ -114,12 +116,6 @@ class Report:
             return
         self._ended = True
         self._tell("end", lambda logger: logger.end(status, message))
-
-    def _tell_divergences(self, reached: RunState) -> None:
-        found = reached.divergences
-        for divergence in found[self._divergences :]:
-            self.event("divergence", divergence._asdict())
-        self._divergences = len(found)
 
     def _log(self, row: Row, pace: float) -> None:
         assert self._run is not None

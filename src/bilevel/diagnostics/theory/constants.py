@@ -23,7 +23,6 @@ from bilevel.diagnostics.regularity import (
 from bilevel.diagnostics.sampling import SampledEstimator, moments_of
 from bilevel.hypergradients import RandomNeumann
 from bilevel.hypergradients.hypergradient import Hypergradient
-from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
 
 
@@ -180,6 +179,7 @@ def estimate_constants(
         gradients.append(task_gradients(problem, pair.x, solved.y))
         slopes.append(float(np.max(smoothness(problem, pair._replace(y=solved.y)).upper_slope)))
     smallest, largest = _curvatures(problem, pairs)
+    moments, _ = moments_of(SampledEstimator(hypergradient), problem, x, centre, DRAWS, seed)
     return Constants(
         upper_lipschitz=max(slopes),
         upper_slope=max(slopes),
@@ -197,7 +197,7 @@ def estimate_constants(
         cross_lipschitz_in_x=seen.cross_in_x,
         hessian_lipschitz_in_x=seen.hessian_in_x,
         lower_noise=_lower_noise(problem, pairs, seed),
-        upper_noise=_upper_noise(problem, x, centre, hypergradient, seed),
+        upper_noise=float(np.max(np.asarray(moments.variance)[:-1]) ** 0.5),
     )
 
 
@@ -218,8 +218,3 @@ def _lower_noise(problem: Problem, pairs: list, seed: int) -> float:
         return 0.0
     key, numbers = jax.random.key(seed), np.arange(DRAWS)
     return float(np.max([lower_noise(problem, p.x, p.y, key, numbers) for p in pairs]) ** 0.5)
-
-
-def _upper_noise(problem: Problem, x: Tree, y: PerTask[Tree], hypergradient: Hypergradient, seed: int) -> float:
-    moments, _ = moments_of(SampledEstimator(hypergradient), problem, x, y, DRAWS, seed)
-    return float(np.max(np.asarray(moments.variance)[:-1]) ** 0.5)
