@@ -1,9 +1,9 @@
-"""The driver: compiled calls, and between them evaluation, measuring, progress and the decision to go on.
+"""The driver: it makes compiled calls, and between them it evaluates, measures rates, shows progress and decides.
 
-It is one loop, `lanes = advance(runs, lanes)`, over what the runs have reached. A lane is a run of a batch: one where a
-thread drives one run, which is the way on a CPU, and several where runs that differ in their seed share compiled calls,
-which is the way on accelerators. In a batch every run draws as it would alone; only rounding differs, because batched
-products are summed in another order.
+It is one loop, `lanes = advance(runs, lanes)`, over the states of the runs. A lane is the state of one run of a batch.
+On a CPU a thread drives one run, and there is one lane. On accelerators runs that differ in their seed share compiled
+calls. In a batch every run draws as it would alone; only rounding differs, because batched products are summed in
+another order.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def run_one(run: Run, bar: Bar, halt: threading.Event | None = None, writer: NoC
     """Makes a run.
 
     Args:
-        run: which.
-        bar: where its progress is shown.
-        halt: set by a signal or another thread, it ends the run after its compiled call.
-        writer: what keeps it as it goes; None = nothing does.
+        run: the run.
+        bar: shows its progress.
+        halt: ends the run after the present compiled call; a signal or another thread sets it.
+        writer: writes its checkpoints; None = there are none.
 
     Returns:
         The result; a run that diverges says so in its status and message, not by a warning.
@@ -55,14 +55,14 @@ def run_lanes(
     writers: Sequence[NoCheckpoint] | None = None,
     compiled: threading.Event | None = None,
 ) -> list[Result]:
-    """Drives runs that differ in their seed, in one batch; `compiled` is set when all programs are there."""
+    """Drives runs that differ in their seed, in one batch; sets `compiled` after the first call."""
     halt = threading.Event() if halt is None else halt
     writers = [NoCheckpoint() for _ in runs] if writers is None else writers
     clock, lanes = _take_up(runs, writers)
     peers = runs[0].peers
     for run, lane in zip(runs, lanes, strict=True):
         run.report.start(run, lane)
-    settled, took = lanes, 0.0  # what a run goes on from: a call and what was due after it, or neither
+    settled, took = lanes, 0.0  # a run continues from a call and what was due after it, or from before both
     # Nothing is shown before the first call has compiled the steps.
     try:
         while any(lane.running for lane in lanes):
@@ -101,7 +101,7 @@ def run_lanes(
 
 
 def _take_up(runs: Sequence[Run], writers: Sequence[NoCheckpoint]) -> tuple[Clock, list[RunState]]:
-    """What the runs have reached already, or their beginnings; the clock goes on where it was."""
+    """The saved states of the runs, or their first ones; the clock continues from the saved times."""
     clock = Clock()
     kept = [writer.restore() for writer in writers]
     lanes = [_begin(run) if lane is None else lane for run, lane in zip(runs, kept, strict=True)]
@@ -111,23 +111,23 @@ def _take_up(runs: Sequence[Run], writers: Sequence[NoCheckpoint]) -> tuple[Cloc
 
 
 def _is_time_up(run: Run, writers: Sequence[NoCheckpoint], took: float) -> bool:
-    """Whether another call and what is to be written would end after the deadline."""
+    """Whether one more call and the writing of checkpoints would end after the deadline."""
     return run.deadline is not None and run.deadline.is_within(took + sum(writer.write_seconds for writer in writers))
 
 
 def _stopped(runs: Sequence[Run], lanes: Sequence[RunState], status: str, message: str) -> list[RunState]:
-    """The lanes that run, stopped from outside."""
+    """Ends all lanes that still run."""
     later = [message if run.checkpoint is None else f"{message} {KEPT}" for run in runs]
     return [lane.ended(status, said) if lane.running else lane for lane, said in zip(lanes, later, strict=True)]
 
 
 def _settled(before: RunState, lane: RunState) -> RunState:
-    """What a run goes on from: where its callback failed, that is to see the evaluation again."""
+    """The state that a run continues from: a callback that failed sees its evaluation again."""
     return before if lane.status == CALLBACK_FAILED else lane
 
 
 def _conclude(run: Run, lane: RunState, settled: RunState, bar: Bar, writer: NoCheckpoint) -> Result:
-    """The result of a run; what goes on later is written before the last evaluation, which is no part of it."""
+    """The result of a run. A state to resume is written before the last evaluation, which is no part of it."""
     goes_on = settled.running and lane.status in (INTERRUPTED, STOPPED, CALLBACK_FAILED)
     if goes_on:
         writer.stop(settled)
@@ -156,10 +156,10 @@ def _timed(lane: RunState, clock: Clock) -> RunState:
 def advance(
     runs: Sequence[Run], lanes: Sequence[RunState], clock: Clock, writers: Sequence[NoCheckpoint] = ()
 ) -> list[RunState]:
-    """One compiled call of the lanes that run, to the next place where something is due, and what is due there.
+    """One compiled call of the lanes that run, up to the next step at which something is due; then does what is due.
 
-    Lanes that have ended stay as they are. Lanes that run are all at the same step, but for those that diverged and
-    went back, and for those that were resumed: they move on their own, first those that are behind.
+    Lanes that have ended stay as they are. The others are at the same step, except for those that diverged and went
+    back and those that were resumed: these are called on their own, the one furthest behind first.
     """
     first = min((lane for lane in lanes if lane.running), key=lambda lane: lane.step)
     moves = [lane.running and (lane.step, lane.scale) == (first.step, first.scale) for lane in lanes]
@@ -191,7 +191,7 @@ def advance(
 
 
 def _attend(run: Run, lane: RunState) -> RunState:
-    """Measures again and evaluates, where that is due; a run that has lost ground goes back to its best point."""
+    """Measures rates and evaluates, if that is due; a run whose loss rose far goes back to its best point."""
     state = lane.carry.state
     if run.stepper.measures(state) and run.refreshes_at(lane.step):
         state = measure(run.stepper, run.placed, state, run.refresh_key(lane.step), 1)
@@ -204,7 +204,7 @@ def _attend(run: Run, lane: RunState) -> RunState:
 
 
 def _decide(run: Run, lane: RunState, clock: Clock) -> RunState:
-    """Whether a run goes on after a call."""
+    """Decides whether a run continues after a call."""
     if not lane.running or lane.rows[-1].step != lane.step:
         return lane
     lane = recording.call_back(run, lane)
@@ -227,7 +227,7 @@ def _stop(
     writers: Sequence[NoCheckpoint],
     limits: Sequence[int | None],
 ) -> int:
-    """How far the next call goes: to where something is due, for about `CALL_SECONDS`, or up to a number of steps."""
+    """The step at which the next call ends: something is due there, or the call takes about `CALL_SECONDS`."""
     step, pace = first.step, first.steps_per_second
     if pace is None:
         return step + 1
