@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bilevel.estimators.networks import Shared, dense
+from bilevel.estimators.networks import dense
 
 
 @pytest.fixture
@@ -18,4 +18,4 @@ def clinics():
 def shared():
     """A network of five features on three columns."""
     start = dense(3, (5,), seed=0)
-    return Shared(*start, centre=np.array([0.0, 1.0, 2.0]), scale=np.array([1.0, 2.0, 0.5]))
+    return start._replace(centre=np.array([0.0, 1.0, 2.0]), scale=np.array([1.0, 2.0, 0.5]))

@@ -7,7 +7,6 @@ import pytest
 
 from bilevel.estimators import learning, networks
 from bilevel.estimators.learning import Falling, Learner
-from bilevel.estimators.networks import Shared
 from bilevel.estimators.objectives import cross_entropy, head_losses
 from bilevel.estimators.rows import WeightedRows
 from bilevel.problem.per_task import PerTask
@@ -24,7 +23,7 @@ def learner(sizes=SIZES):
     rows = WeightedRows(
         np.arange(n), task, np.arange(n, dtype=np.int32) % 3, rng.integers(1, 4, n) * 1.0, np.arange(n) % 3
     )
-    shared = Shared(*networks.dense(3, (5,), 0), centre=X.mean(axis=0), scale=X.std(axis=0))
+    shared = networks.dense(3, (5,), 0)._replace(centre=X.mean(axis=0), scale=X.std(axis=0))
     return Learner(X, rows, ["a", "b"], np.ones((2, 3), bool), shared, np.log([0.1] * 4), None, 1.0)
 
 

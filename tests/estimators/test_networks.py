@@ -8,12 +8,12 @@ import pytest
 from flax import nnx
 
 from bilevel.estimators import networks
-from bilevel.estimators.networks import BLOCK, Shared, padded
+from bilevel.estimators.networks import BLOCK, padded
 from bilevel.studies.problems import MLP
 
 
 def shared(start, columns):
-    return Shared(*start, centre=np.zeros(columns), scale=np.ones(columns))
+    return start._replace(centre=np.zeros(columns), scale=np.ones(columns))
 
 
 def test_features_are_those_of_the_network_on_standardised_columns(shared):

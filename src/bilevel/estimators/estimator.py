@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import difflib
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -29,6 +29,8 @@ class Robust(Fitting, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     # Set by scikit-learn's validation.
     n_features_in_: int
     feature_names_in_: np.ndarray
+
+    _checks: ClassVar[dict[str, Any]] = {}  # how y is validated
 
     # ------------------------------------------------------------------ what differs
 
@@ -59,7 +61,7 @@ class Robust(Fitting, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """
         owner = type(self).__name__
         self._check_parameters(owner)
-        X, y = validate_data(self, X, y, dtype=FLOATS, ensure_min_samples=2, **self._checks())
+        X, y = validate_data(self, X, y, dtype=FLOATS, ensure_min_samples=2, **self._checks)
         weight = weights_of(f"{owner}.fit", sample_weight, X)
         labels, number = numbered(f"{owner}.fit", task, len(X))
         known = parts_given(f"{owner}.fit", part, len(X))
@@ -81,7 +83,7 @@ class Robust(Fitting, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """
         owner = f"{type(self).__name__}.adapt"
         check_is_fitted(self)
-        X, y = validate_data(self, X, y, dtype=FLOATS, reset=False, **self._checks())
+        X, y = validate_data(self, X, y, dtype=FLOATS, reset=False, **self._checks)
         weight = weights_of(owner, sample_weight, X)
         task = np.full(len(X), task) if np.ndim(task) == 0 and task is not None else task
         labels, number = numbered(owner, task, len(X), needed=True)
@@ -134,10 +136,6 @@ class Robust(Fitting, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return tags
 
     # ------------------------------------------------------------------ parameters
-
-    def _checks(self) -> dict[str, Any]:
-        """How y is validated."""
-        return {}
 
     def _check_parameters(self, owner: str) -> None:
         values.positive("penalty", self.penalty, of=owner, none="by the rows of a usual task")

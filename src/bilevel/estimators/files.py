@@ -20,7 +20,6 @@ from bilevel._core.array_files import Arrays, Kind
 from bilevel._core.documents import Fields
 from bilevel._core.files import FilePath, target_file, write_whole
 from bilevel.estimators.heads import Head
-from bilevel.estimators.networks import Shared
 from bilevel.results import pytree_json, storage
 
 if TYPE_CHECKING:
@@ -156,7 +155,7 @@ def _restore(estimator: Robust, fields: Fields, arrays: Arrays) -> None:
     estimator.n_features_in_ = columns
     if names:
         estimator.feature_names_in_ = np.array(names, object)
-    estimator.shared_ = shared = Shared(*start._replace(x=jax.device_get(restored)), centre, scale)
+    estimator.shared_ = shared = start._replace(x=jax.device_get(restored), centre=centre, scale=scale)
     estimator.penalty_ = take.array("penalty", (shared.features + 2,))
     estimator.n_iter_ = fields.whole("n_iter")
     labels, judged = labels_restored(fields, "tasks"), fields.whole("judged", least=1)

@@ -19,7 +19,7 @@ import numpy as np
 from bilevel._core import values
 from bilevel.estimators.heads import CENTRED, FACTORS, Head, Judge, TaskRows
 from bilevel.estimators.learning import FOLDS, Learner, Learnt, RunSettings
-from bilevel.estimators.networks import InitialNetwork, Shared
+from bilevel.estimators.networks import Shared
 from bilevel.estimators.objectives import INTERCEPT, Batch, strengths
 from bilevel.estimators.rows import EVALUATED, PARTS, UNKNOWN, Shares, WeightedRows, parted, standard
 from bilevel.weightings import CVaR, Folds, Regret, Shrunk, Weighting
@@ -69,7 +69,7 @@ class Fitting(abc.ABC):
     # ------------------------------------------------------------------ what differs
 
     @abc.abstractmethod
-    def _start(self, columns: int, seed: int) -> InitialNetwork:
+    def _start(self, columns: int, seed: int) -> Shared:
         """The initial network."""
 
     @abc.abstractmethod
@@ -126,7 +126,8 @@ class Fitting(abc.ABC):
         rows, learns = parted(owner, rows, target.able, shares, self._stratify, seed)
         start = self._start(X.shape[1], seed)
         start = start.beside(X.shape[1]) if self.linear else start
-        self.shared_ = Shared(*start._replace(x=jax.device_get(start.x)), *standard(X, rows))
+        mean, scale = standard(X, rows)
+        self.shared_ = start._replace(x=jax.device_get(start.x), centre=mean, scale=scale)
         self.centre_, self.usual_, self.confidence_, learnt, losses = None, 1.0, 1.0, None, np.empty(0)
         if learns.any():
             own = rows._replace(task=(np.cumsum(learns) - 1)[rows.task]).take(learns[rows.task])

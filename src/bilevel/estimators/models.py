@@ -15,7 +15,7 @@ from bilevel._core.files import FilePath
 from bilevel.estimators import files, networks
 from bilevel.estimators.estimator import Robust
 from bilevel.estimators.learning import Learner, Learnt, RunSettings
-from bilevel.estimators.networks import InitialNetwork
+from bilevel.estimators.networks import Shared
 from bilevel.estimators.targets import Classifier, Regressor
 
 
@@ -36,7 +36,7 @@ class Representation(Robust):
     def _sizes(self) -> tuple[int, ...]:
         return tuple(self.layers) if self.network is None else ()
 
-    def _start(self, columns: int, seed: int) -> InitialNetwork:
+    def _start(self, columns: int, seed: int) -> Shared:
         if self.network is not None:
             return networks.model(type(self).__name__, self.network, columns, seed)
         return networks.dense(columns, tuple(self.layers), seed)
@@ -147,7 +147,7 @@ class Kernel(Robust):
     def _sizes(self) -> tuple[int, ...]:
         return (self.frequencies,)
 
-    def _start(self, columns: int, seed: int) -> InitialNetwork:
+    def _start(self, columns: int, seed: int) -> Shared:
         return networks.fourier(columns, self.frequencies, self.bandwidth, seed)
 
 

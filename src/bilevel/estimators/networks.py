@@ -54,74 +54,26 @@ class Beside:
         return jnp.concatenate([inputs, self.function(x, inputs)], axis=1)
 
 
-class InitialNetwork(NamedTuple):
-    """A network with its initial parameters. Features that come from padding are computed, but not used."""
+class Shared(NamedTuple):
+    """What all tasks share: the standardisation of columns, and a network with its parameters.
+
+    Features that come from padding are computed, but not used.
+    """
 
     function: Callable[[Any, jax.Array], jax.Array]
-    x: Any
+    x: Any  # NumPy arrays once it is fitted
     columns: int  # of its input, with padding
     used: np.ndarray  # the numbers of the features that are used
     made: int  # how many features it computes
     linear: int = 0  # how many of them, the first ones, are the inputs
+    centre: np.ndarray | float = 0.0  # of each column of X
+    scale: np.ndarray | float = 1.0
 
-    def beside(self, inputs: int) -> InitialNetwork:
+    def beside(self, inputs: int) -> Shared:
         """The same network with its inputs as additional features; `inputs` of its columns are not padding."""
         used = np.concatenate([np.arange(inputs), self.columns + self.used])
-        return self._replace(
-            function=Beside(self.function), used=used, made=self.columns + self.made, linear=self.columns
-        )
-
-
-def dense(columns: int, layers: tuple[int, ...], seed: int) -> InitialNetwork:
-    """Dense layers with ReLU after each."""
-    wide = padded(columns, least=8)
-    x = MLP((columns, *layers), bias=True).init(seed)
-    x[0]["w"] = jnp.pad(x[0]["w"], ((0, wide - columns), (0, 0)))
-    return InitialNetwork(MLP((wide, *layers), bias=True), x, wide, np.arange(layers[-1]), layers[-1])
-
-
-def fourier(columns: int, frequencies: int, bandwidth: float, seed: int) -> InitialNetwork:
-    """Random Fourier features; bandwidths are in units of 1 / sqrt(columns), which suits standardised inputs."""
-    wide = padded(columns, least=8)
-    W = np.zeros((wide, frequencies), np.float32)
-    W[:columns] = np.random.default_rng(seed).normal(size=(columns, frequencies))
-    first = np.log(bandwidth / columns**0.5)
-    x = {"bandwidth": jnp.full(wide, first, jnp.float32), "frequencies": jnp.asarray(W)}
-    return InitialNetwork(Fourier(), x, wide, np.arange(2 * frequencies), 2 * frequencies)
-
-
-def model(owner: str, network: Any, columns: int, seed: int) -> InitialNetwork:
-    """A model of Flax NNX or Equinox, or the one that a function of (columns, seed) returns."""
-    if callable(network) and jax.tree_util.all_leaves([network]):
-        network = network(columns, seed)
-    if jax.tree_util.all_leaves([network]) or not callable(network):
-        raise TypeError(
-            f"{owner}(network=...) is {type(network).__name__}: it needs a model of Flax NNX or Equinox, or a function "
-            "of (columns, seed) that makes one."
-        )
-    x = initial_point.arrays(pytrees.hold_functions(network), f"{owner}(network=...)")
-    row = jax.ShapeDtypeStruct((1, columns), jnp.float32)
-    try:
-        shape = jax.eval_shape(model_by_row, x, row).shape
-    except Exception as error:  # whatever the model raises
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{owner}(network=...) fails on a row of {columns} columns: {said}") from error
-    if len(shape) != 2:
-        raise ValueError(f"{owner}(network=...) makes features of shape {shape[1:]} of a row: it needs one axis.")
-    return InitialNetwork(model_by_row, x, columns, np.arange(shape[1]), shape[1])
-
-
-class Shared(NamedTuple):
-    """What all tasks share: the standardisation of columns, and the network, with the fields of `InitialNetwork`."""
-
-    function: Callable[[Any, jax.Array], jax.Array]
-    x: Any  # NumPy arrays
-    columns: int
-    used: np.ndarray
-    made: int
-    linear: int
-    centre: np.ndarray  # of each column of X
-    scale: np.ndarray
+        made = self.columns + self.made
+        return self._replace(function=Beside(self.function), used=used, made=made, linear=self.columns)
 
     @property
     def features(self) -> int:
@@ -151,6 +103,45 @@ class Shared(NamedTuple):
         for place, features in self.blocks(X, index):
             found[place] = features
         return found
+
+
+def dense(columns: int, layers: tuple[int, ...], seed: int) -> Shared:
+    """Dense layers with ReLU after each."""
+    wide = padded(columns, least=8)
+    x = MLP((columns, *layers), bias=True).init(seed)
+    x[0]["w"] = jnp.pad(x[0]["w"], ((0, wide - columns), (0, 0)))
+    return Shared(MLP((wide, *layers), bias=True), x, wide, np.arange(layers[-1]), layers[-1])
+
+
+def fourier(columns: int, frequencies: int, bandwidth: float, seed: int) -> Shared:
+    """Random Fourier features; bandwidths are in units of 1 / sqrt(columns), which suits standardised inputs."""
+    wide = padded(columns, least=8)
+    W = np.zeros((wide, frequencies), np.float32)
+    W[:columns] = np.random.default_rng(seed).normal(size=(columns, frequencies))
+    first = np.log(bandwidth / columns**0.5)
+    x = {"bandwidth": jnp.full(wide, first, jnp.float32), "frequencies": jnp.asarray(W)}
+    return Shared(Fourier(), x, wide, np.arange(2 * frequencies), 2 * frequencies)
+
+
+def model(owner: str, network: Any, columns: int, seed: int) -> Shared:
+    """A model of Flax NNX or Equinox, or the one that a function of (columns, seed) returns."""
+    if callable(network) and jax.tree_util.all_leaves([network]):
+        network = network(columns, seed)
+    if jax.tree_util.all_leaves([network]) or not callable(network):
+        raise TypeError(
+            f"{owner}(network=...) is {type(network).__name__}: it needs a model of Flax NNX or Equinox, or a function "
+            "of (columns, seed) that makes one."
+        )
+    x = initial_point.arrays(pytrees.hold_functions(network), f"{owner}(network=...)")
+    row = jax.ShapeDtypeStruct((1, columns), jnp.float32)
+    try:
+        shape = jax.eval_shape(model_by_row, x, row).shape
+    except Exception as error:  # whatever the model raises
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{owner}(network=...) fails on a row of {columns} columns: {said}") from error
+    if len(shape) != 2:
+        raise ValueError(f"{owner}(network=...) makes features of shape {shape[1:]} of a row: it needs one axis.")
+    return Shared(model_by_row, x, columns, np.arange(shape[1]), shape[1])
 
 
 @functools.partial(jax.jit, static_argnums=0)

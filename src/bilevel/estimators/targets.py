@@ -152,9 +152,7 @@ class Regressor(RegressorMixin, Robust):
     """Squared error, in units of the variance of all targets, so that `task_losses_` is one minus a pooled R2."""
 
     _loss_of_rows = staticmethod(squared_error)
-
-    def _checks(self) -> dict[str, Any]:
-        return {"y_numeric": True}
+    _checks = {"y_numeric": True}  # noqa: RUF012
 
     def _encode(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         return y.astype(np.float64)

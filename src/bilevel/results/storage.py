@@ -50,8 +50,7 @@ BEST_BY = ("selection", "validation", "last")
 def save(result: Result, path: FilePath) -> None:
     """Writes a `Result`; see `Result.save`."""
     target = target_file(path, f"save({shown_path(path)})")
-    document, arrays = described(result)
-    _write(target, array_files.encode(KIND, {"made with": versions(), **document}, arrays))
+    _write(target, KIND, *described(result))
 
 
 def save_all(results: Sequence[Result], path: FilePath) -> None:
@@ -59,8 +58,7 @@ def save_all(results: Sequence[Result], path: FilePath) -> None:
     target = target_file(path, f"save({shown_path(path)})")
     parts = [described(result) for result in results]
     arrays = {f"{i}/{name}": array for i, (_, own) in enumerate(parts) for name, array in own.items()}
-    document = {"made with": versions(), "results": [own for own, _ in parts]}
-    _write(target, array_files.encode(SEVERAL, document, arrays))
+    _write(target, SEVERAL, {"results": [own for own, _ in parts]}, arrays)
 
 
 def read(path: FilePath, x: Tree = None, y: Tree = None) -> Result:
@@ -81,7 +79,8 @@ def read_all(path: FilePath, x: Tree = None, y: Tree = None) -> list[Result]:
     return [restored(d, own.get(str(i), {}), f"{where}: result {i}", x, y) for i, d in enumerate(documented)]
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, kind: Kind, document: dict[str, Json], arrays: dict[str, Json]) -> None:
+    content = array_files.encode(kind, {"made with": versions(), **document}, arrays)
     try:
         write_whole(path, content)
     except OSError as error:
