@@ -17,11 +17,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from bilevel._core import pytrees
+from bilevel._core.types import Tree
 from bilevel._run import final_refit
 from bilevel._run.devices import Layout
-from bilevel.problem.problem import BaseProblem
+from bilevel.problem.problem import BaseProblem, Problem
 from bilevel.solvers._base.solver import Solver
 from bilevel.solvers._base.some_tasks import SomeTasks
 from bilevel.solvers._base.state import Info, State
@@ -106,11 +108,11 @@ def resumed(
 
 
 @jax.jit
-def _moved(solver: SomeTasks, problem: Any, state: State, key: jax.Array) -> State:
+def _moved(solver: SomeTasks, problem: Problem, state: State, key: jax.Array) -> State:
     return solver.moved(problem, state, key)
 
 
-def _moved_finitely(norm: jax.Array, x: Any) -> jax.Array:
+def _moved_finitely(norm: jax.Array, x: Tree) -> jax.Array:
     """Whether the direction was finite. A solver may not know its norm, which is NaN then: so x is looked at."""
     return jax.lax.cond(jnp.isnan(norm), lambda: pytrees.all_finite(x), lambda: jnp.isfinite(norm))
 
@@ -248,8 +250,8 @@ POWER = 3  # weights ~ k^3: nearly half of the run counts, its end the most
 class Variables(NamedTuple):
     """What an iterate consists of."""
 
-    x: Any
-    y: Any
+    x: Tree
+    y: Tree
     weights: jax.Array
 
     @classmethod
@@ -258,13 +260,13 @@ class Variables(NamedTuple):
         return cls(state.x, state.y, state.weights)
 
 
-def add(average: Any, point: Any, step: jax.Array, dtype: Any) -> Any:
+def add(average: Tree, point: Tree, step: jax.Array, dtype: DTypeLike) -> Tree:
     """The average after step k: a <- a + (1 + p) / (k + p) (point - a)."""
     share = (1 + POWER) / (step.astype(dtype) + POWER)
     return jax.tree.map(lambda a, p: a + (share * (p - a)).astype(a.dtype), average, point)
 
 
-def rested(average: Any, point: Any, since: jax.Array, until: jax.Array, dtype: Any) -> Any:
+def rested(average: Tree, point: Tree, since: jax.Array, until: jax.Array, dtype: DTypeLike) -> Tree:
     """The average after step `until` of what has been at one point since step `since`, where the average was this.
 
     A step from j - 1 to j keeps (j - 1) / (j + p) of the distance; the product over the steps telescopes.

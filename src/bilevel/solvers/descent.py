@@ -48,7 +48,7 @@ Lagrangian functions", 1978; Nocedal, "Updating quasi-Newton matrices with limit
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -124,7 +124,7 @@ class Descending(NamedTuple):
     age: jax.Array  # steps that this descent has taken
     trial: Trial
     losses: InOrder[jax.Array]  # l_i(x)
-    last: Any  # x before the last move
+    last: Tree  # x before the last move
     slope: jax.Array  # g there, flat
     curvature: Curvature  # H
     longest: jax.Array  # move at first
@@ -254,7 +254,7 @@ class Descent(Solver):
         """g = sum_i w_i G_i, of the weights of tasks."""
         return self.weighting.in_direction(weights, state.weighting) @ slopes.of_tasks
 
-    def objective(self, losses: jax.Array, weighting: Any) -> Response:
+    def objective(self, losses: jax.Array, weighting: Tree) -> Response:
         """phi, and the weights of the scores that reach it."""
         scores = self.weighting.scores(losses, weighting)
         return respond(scores, self.weighting.bounds(losses.shape[0], losses.dtype), self.weighting.pull)
@@ -276,7 +276,7 @@ class Descent(Solver):
         return State(jnp.zeros((), jnp.int32), x, y, weights, weighting, v=v, memory=memory)
 
     def fresh(
-        self, trial: Trial, losses: jax.Array, before: Descending | None, weighting: Any, number: jax.Array
+        self, trial: Trial, losses: jax.Array, before: Descending | None, weighting: Tree, number: jax.Array
     ) -> Descending:
         """What a descent knows before its first step; `before` is what the last one knew, None = it is the first."""
         first = trial if before is None else before.first
@@ -354,7 +354,7 @@ class Descent(Solver):
         memory = memory._replace(ended=memory.ended & is_last)
         return best.into(there)._replace(memory=memory), info
 
-    def next(self, memory: Descending, best: Trial, weighting: Any, value: jax.Array) -> Descending:
+    def next(self, memory: Descending, best: Trial, weighting: Tree, value: jax.Array) -> Descending:
         """The next descent: from the start, and the last one from the best point; `value` is where this one ended."""
         found = memory.ended & self.is_found(memory, value)
         near = self.tolerance * jnp.abs(value)
@@ -476,7 +476,7 @@ def _all_rows(problem: Problem) -> PerTask[UpperSample]:
     return PerTask(tuple(UpperSample(None, None, keys) for keys in problem.keys(jax.random.key(0))))
 
 
-def ran_off(start: Any, x: Tree, slope: jax.Array, value: float) -> str:
+def ran_off(start: Tree, x: Tree, slope: jax.Array, value: float) -> str:
     """Says which numbers of x went far and do not matter where they are; empty where none did.
 
     >>> import jax.numpy as jnp

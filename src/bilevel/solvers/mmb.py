@@ -21,7 +21,7 @@ maximization", NeurIPS 2022.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ import optax
 from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
-from bilevel._core.types import Tree
+from bilevel._core.types import Scalar, Tree
 from bilevel.hypergradients.hypergradient import implicit, residual, step_towards
 from bilevel.problem import findings
 from bilevel.problem.constraints import Ball, Constraint
@@ -126,13 +126,13 @@ class Visited(NamedTuple):
 class BlockMove(NamedTuple):
     """How blocks move: the rates of y, of the dual and of v, and the sets that the latter two stay in."""
 
-    lower_rate: Any
-    dual_rate: Any
-    v_rate: Any
+    lower_rate: Scalar
+    dual_rate: Scalar
+    v_rate: Scalar
     dual_constraint: Constraint
-    radius: Any  # of the ball for v; None = no ball
+    radius: float | None  # of the ball for v; None = no ball
 
-    def one(self, task: TaskView, x: Tree, point: BlockPoint, v: Tree, sample: UpperSample) -> tuple[BlockPoint, Any]:
+    def one(self, task: TaskView, x: Tree, point: BlockPoint, v: Tree, sample: UpperSample) -> tuple[BlockPoint, Tree]:
         """One block after its moves, all of them from the old point."""
         y, dual = point
         ascent = jax.grad(lambda dual: task.upper(x, BlockPoint(y, dual), sample.upper))(dual)
@@ -167,7 +167,7 @@ def visit(
     return Visited(direction, new_points, new_v, losses)
 
 
-def at_dual(task: TaskView, dual: Any) -> TaskView:
+def at_dual(task: TaskView, dual: Tree) -> TaskView:
     """A block with its dual variable fixed, as estimators see tasks."""
     return task._replace(
         upper=lambda x, y, sample: task.upper(x, BlockPoint(y, dual), sample),

@@ -23,7 +23,7 @@ variance reduction algorithms", NeurIPS 2022.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -95,15 +95,15 @@ class LowerTerms(NamedTuple):
     """What a block of g contributes."""
 
     slope: Tree  # grad_y g
-    image: Any  # A v
-    cross: Any  # J v
+    image: Tree  # A v
+    cross: Tree  # J v
 
 
 class UpperTerms(NamedTuple):
     """What a block of f contributes."""
 
-    in_y: Any  # f_y
-    in_x: Any  # f_x
+    in_y: Tree  # f_y
+    in_x: Tree  # f_x
     loss: jax.Array  # f
 
 
@@ -118,10 +118,10 @@ class Seen(NamedTuple):
     """What one task saw through its tables; or all of them, each field a `PerTask`."""
 
     slope: Tree
-    residual: Any
+    residual: Tree
     direction: Tree
-    loss: Any
-    tables: Any  # `Tables`
+    loss: Tree
+    tables: Tree  # `Tables`
 
 
 def lower_terms(task: TaskView, x: Tree, y: Tree, v: Tree, sample: Sample) -> LowerTerms:
@@ -140,7 +140,7 @@ def upper_terms(task: TaskView, x: Tree, y: Tree, sample: Sample) -> UpperTerms:
 def full_tables(task: TaskView, x: Tree, y: Tree, solution: LinearSolution) -> Tables:
     """Full tables of the values at a point."""
 
-    def full(value: Callable[[Sample], Any], source: Source, size: int | None) -> Table:
+    def full(value: Callable[[Sample], Tree], source: Source, size: int | None) -> Table:
         def entry(j: jax.Array) -> tuple:
             sample, share = source.block(j, size)
             return value(sample), share
@@ -156,7 +156,7 @@ def full_tables(task: TaskView, x: Tree, y: Tree, solution: LinearSolution) -> T
 def look_up_blocks(task: TaskView, x: Tree, y: Tree, solution: LinearSolution, tables: Tables, key: jax.Array) -> Seen:
     """One block of each kind, drawn and looked up."""
 
-    def seen(value: Callable[[Sample], Any], source: Source, size: int | None, table: Table, key: jax.Array) -> Any:
+    def seen(value: Callable[[Sample], Tree], source: Source, size: int | None, table: Table, key: jax.Array) -> Tree:
         j = source.draw_block(key, size)
         sample, share = source.block(j, size)
         return look_up(table, j, value(sample), share)
