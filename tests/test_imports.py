@@ -194,8 +194,7 @@ def test_only_problem_vmaps_over_tasks():
         "rates.curvature",  # two ends of a difference
         "diagnostics.sampling",  # rows of directions
         "diagnostics.regularity",  # columns of a basis
-        "diagnostics.hypergradient_report",  # rows of directions
-        "diagnostics.theory.constants",  # rows of directions
+        "diagnostics.points",  # rows of directions
         "studies.problems.networks",  # rows of a batch
         "testing",
         "diagnostics.call_counting",  # the batching rule of what counts
