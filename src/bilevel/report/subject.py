@@ -10,9 +10,7 @@ import numpy as np
 
 from bilevel import Baselines, Result
 from bilevel._core.averages import mean
-from bilevel.results.plots.entries import without_common_ends
-from bilevel.results.plots.panels import over_steps, spread
-from bilevel.weightings.baselines import WorstRegret
+from bilevel.results.plots.panels import over_steps, spread, without_common_ends
 
 # The rows that losses are measured on, in the order of columns, and the attribute of an iterate that holds them.
 ROLES = {"validation": "losses", "selection": "selection_losses", "test": "test_losses"}
@@ -95,8 +93,8 @@ class Subject:
         assert known is not None
         return Band.over(np.stack([known.regrets(getattr(run.last, ROLES[role])) for run in self.alike]))
 
-    def worst_regrets(self, role: str, iterate: str = "last") -> list[WorstRegret]:
-        """The largest regret of each run and its task; empty if baselines are not known."""
+    def worst_regrets(self, role: str, iterate: str = "last") -> list[Any]:
+        """What `bl.Baselines.worst_regret` says of each run; empty if baselines are not known."""
         known = self.baselines
         if known is None:
             return []

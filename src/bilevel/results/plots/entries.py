@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -111,25 +110,6 @@ def plain_text(words: str, length: int) -> str:
     if len(words) > length:
         words = words[: length // 2].rstrip() + "…" + words[len(words) - (length - length // 2 - 1) :].lstrip()
     return (" " if words.startswith("_") else "") + words.replace("$", r"\$")
-
-
-def short_names(names: Sequence[str], length: int) -> list[str]:
-    """Short names. From long ones a common beginning and end is removed first, so that they still differ."""
-    if len(names) > 1 and max(map(len, names)) > length:
-        names = without_common_ends(names, kept=4)
-    return [plain_text(name, length) for name in names]
-
-
-def without_common_ends(names: Sequence[str], kept: int) -> list[str]:
-    """Names without their common beginning, of which the last `kept` letters stay, and without their common end."""
-    head = max(0, _shared(names) - kept)
-    tail = _shared([name[head:][::-1] for name in names])
-    return ["…" * (head > 0) + name[head : len(name) - tail] + "…" * (tail > 0) for name in names]
-
-
-def _shared(names: Sequence[str]) -> int:
-    """The length of the common beginning."""
-    return len(list(itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))))
 
 
 def line_look(colour: str, marker: str, rows: str, points: int) -> Look:

@@ -23,7 +23,6 @@ from bilevel.results.plots.entries import (
     Look,
     line_look,
     plain_text,
-    short_names,
 )
 from bilevel.weightings.baselines import Baselines, values_of
 
@@ -292,6 +291,28 @@ def in_columns(handles: Sequence[Artist], names: list[str], room: int) -> Look:
     columns = len(names) if sum(lengths) <= room else max(1, room // max(lengths))
     shape = {"ncols": columns, "frameon": False, "columnspacing": 1.4, "handlelength": 2.2}
     return {"handles": handles, "labels": names, **shape}
+
+
+# ------------------------------------------------------------------ names
+
+
+def short_names(names: Sequence[str], length: int) -> list[str]:
+    """Short names. From long ones a common beginning and end is removed first, so that they still differ."""
+    if len(names) > 1 and max(map(len, names)) > length:
+        names = without_common_ends(names, kept=4)
+    return [plain_text(name, length) for name in names]
+
+
+def without_common_ends(names: Sequence[str], kept: int) -> list[str]:
+    """Names without their common beginning, of which the last `kept` letters stay, and without their common end."""
+    head = max(0, _shared(names) - kept)
+    tail = _shared([name[head:][::-1] for name in names])
+    return ["…" * (head > 0) + name[head : len(name) - tail] + "…" * (tail > 0) for name in names]
+
+
+def _shared(names: Sequence[str]) -> int:
+    """The length of the common beginning."""
+    return len(list(itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))))
 
 
 # ------------------------------------------------------------------ numbers
