@@ -367,7 +367,9 @@ def test_a_certificate_of_other_tasks_is_refused(tmp_path):
     with pytest.raises(ValueError, match="is of 2 tasks, and the result has 3: it needs a certificate of this result"):
         result().report(tmp_path / "page.html", certificate=given)
     solved.report(tmp_path / "page.html", certificate=given)
-    assert Page(tmp_path / "page.html").column("Gaps", "value")["x"] == five(given.x_gap)
+    shown = Page(tmp_path / "page.html").column("Gaps", "value")
+    assert shown["x"] == five(given.x_gap)
+    assert shown["descent"] == five(given.gain)
 
 
 @pytest.mark.parametrize("package", ["jinja2", "vl_convert"])

@@ -152,6 +152,10 @@ def certificate(given: Certificate) -> PageTable:
         ["weights", given.weights_gap, f"the worst {given.compares} less the weighted one, with every y solved for"],
         ["residual", given.residual, "‖x − proj(x − ∇F)‖, the projected gradient"],
     ]
+    if not np.isnan(given.gain):
+        verdict = "x is stationary" if given.stationary else "x is not stationary"
+        gained = f"what {given.descent} steps of Descent gain from x, as a share of the objective: {verdict}"
+        rows.append(["descent", given.gain, gained])
     return PageTable("Gaps of the certified point; all are zero at a solution.", ["gap", "value", "what it is"], rows)
 
 
