@@ -12,6 +12,7 @@ from bilevel.hypergradients.trackers import Storm
 from bilevel.studies.problems import adapted_ball, reduced_ball
 from bilevel.weightings import Average, Exponentiated, Ratio, Regret, Shrunk, SimplexAscent, UpperBound
 from closed_form_solvers import SERIES, SETTINGS
+from every_solver import QUICK, every
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0)
 
@@ -51,7 +52,7 @@ def test_the_reference_is_the_closed_form_where_there_is_one():
     assert np.sum(weights > 0.05) == 3
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", every(SETTINGS, quick=(*QUICK, "MASOBA, per task")))
 def test_every_bilevel_solver_reaches_the_scaled_and_shifted_solution(run, padded_ball, name):
     solver, steps = SETTINGS[name]
     state = run(solver.replace(weighting=around(solver.weighting)), padded_ball(), 2 * steps)

@@ -245,7 +245,7 @@ def test_a_chosen_rate_of_the_weights_is_the_smaller_the_fewer_tasks_a_step_sees
     for sampling in (bl.sampling.All(), bl.sampling.Uniform(2)):
         solver = bl.MORBiT(0.1, 0.1, bl.hypergradients.Direct(), rates=bl.rates.Relative(), sampling=sampling)
         state = solver.init(problem, jnp.zeros(()), jnp.zeros(()), key=jax.random.key(0), steps=10)
-        rates.append(solver.stepper().step(problem, state, jax.random.key(1))[1].weights_rate)
+        rates.append(jax.jit(solver.stepper().step)(problem, state, jax.random.key(1))[1].weights_rate)
     np.testing.assert_allclose(rates[1] / rates[0], (2 / 8) ** 1.5, rtol=1e-5)
 
 

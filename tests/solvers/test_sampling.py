@@ -10,6 +10,12 @@ import pytest
 from bilevel.problem.per_task import InOrder
 from bilevel.solvers.sampling import All, Mixture, Owed, Uniform, Urn, subset, ticks
 
+# Compiled whole: operation by operation each of them takes a second.
+fill = jax.jit(lambda sampling, weights, count, key: sampling.fill(weights, count, key), static_argnums=2)
+draw_at = jax.jit(lambda urn, first, count, dtype: urn.at(first, count, dtype), static_argnums=(2, 3))
+shares_by = jax.jit(lambda sampling, weights, count: sampling.shares(weights, count), static_argnums=2)
+subset_of = jax.jit(subset, static_argnums=1)
+
 WEIGHTS = np.array([0.5, 0.3, 0.0, 0.05, 0.15, 0.0, 0.0])
 
 
@@ -20,7 +26,7 @@ def systematic(urn, count):
     starts = np.unique(np.concatenate([[0], ends[ends > 0]]))
     lengths = np.diff([*starts, spacing])
     for start, length in zip(starts, lengths, strict=True):
-        draw = urn.at(jnp.uint32(start), count, jnp.float64)
+        draw = draw_at(urn, jnp.uint32(start), count, jnp.float64)
         np.testing.assert_array_equal(draw.share, shares_of(urn, count)[draw.places])
         yield np.asarray(draw.places), length / spacing
 
@@ -33,7 +39,7 @@ def shares_of(urn, count):
 
 def subsets(size, count):
     for numbers in itertools.product(*(range(size - count + j + 1) for j in range(count))):
-        yield np.asarray(subset(jnp.array(numbers), size))
+        yield np.asarray(subset_of(np.array(numbers), size))
 
 
 def test_every_subset_is_equally_likely():
@@ -47,7 +53,7 @@ def test_every_subset_is_equally_likely():
 @pytest.mark.parametrize("uniform", [0.1, 0.5, 1.0])
 def test_a_task_is_drawn_as_often_as_its_share_says(count, uniform):
     sampling = Mixture(count, uniform)
-    urn = sampling.fill(jnp.asarray(WEIGHTS), count, jax.random.key(1))
+    urn = fill(sampling, jnp.asarray(WEIGHTS), count, jax.random.key(1))
     drawn = np.zeros(len(WEIGHTS))
     for found, probability in systematic(urn, count):
         assert len(set(found.tolist())) == count
@@ -74,13 +80,13 @@ def test_shares_of_a_group_without_weight_are_equal():
 def test_a_million_shares_in_float32_are_what_they_say():
     """Whole numbers: the lengths of the intervals, read off their ends, are the shares exactly."""
     weights = np.random.default_rng(0).dirichlet(np.full(1_000_000, 0.1)).astype(np.float32)
-    urn = Mixture(64).fill(jnp.asarray(weights), 64, jax.random.key(0))
+    urn = fill(Mixture(64), jnp.asarray(weights), 64, jax.random.key(0))
     lengths = np.diff(np.asarray(urn.end, np.int64), prepend=0)
     assert lengths.min() > 0
     assert lengths.sum() == 64 * ticks(64)
-    draw = urn.at(jnp.uint32(12345), 64, jnp.float32)
+    draw = draw_at(urn, jnp.uint32(12345), 64, jnp.float32)
     np.testing.assert_allclose(draw.share, shares_of(urn, 64)[draw.places], rtol=1e-6)
-    wanted = np.asarray(Mixture(64).shares(jnp.asarray(weights), 64))
+    wanted = np.asarray(shares_by(Mixture(64), jnp.asarray(weights), 64))
     np.testing.assert_allclose(shares_of(urn, 64), wanted, rtol=2e-3)
 
 
@@ -92,7 +98,7 @@ def draws(sampling, size, count, dtype=np.float64):
         for found in every:
             yield found, np.full(count, count / size), 1 / len(every)
         return
-    urn = sampling.fill(weights, count, jax.random.key(2))
+    urn = fill(sampling, weights, count, jax.random.key(2))
     for found, probability in systematic(urn, count):
         yield found, shares_of(urn, count)[found], probability
 
@@ -104,11 +110,16 @@ def test_the_estimates_of_direction_and_losses_are_unbiased(sampling):
     directions, losses, table = generator.normal(size=(7, 4)), generator.normal(size=7), generator.normal(size=7)
     direction, estimate, square = np.zeros(4), np.zeros(7), np.zeros(7)
     shares = np.ones(7)
+
+    @jax.jit
+    def estimates(found, share):
+        owed = Owed.start(jnp.asarray(table)).see(found, share, jnp.asarray(losses)[found], jnp.asarray(0.3))
+        return owed.losses()
+
     for found, share, probability in draws(sampling, 7, 3):
         shares[found] = share
         direction += probability * (WEIGHTS[found] / share) @ directions[found]
-        owed = Owed.start(jnp.asarray(table)).see(found, share, jnp.asarray(losses[found]), jnp.asarray(0.3))
-        seen = np.asarray(owed.losses())
+        seen = np.asarray(estimates(found, share))
         estimate += probability * seen
         square += probability * (seen - losses) ** 2
     np.testing.assert_allclose(direction, WEIGHTS @ directions, rtol=1e-11)
@@ -120,6 +131,7 @@ def test_what_is_owed_is_the_sum_over_the_steps():
     """Against a loop that adds all n estimates in every step, the table as it was then."""
     generator = np.random.default_rng(1)
     table = generator.normal(size=6)
+    see = jax.jit(Owed.see)
     owed, sum_of_all, rates = Owed.start(jnp.asarray(table)), np.zeros(6), generator.uniform(0.1, 1, 20)
     for rate in rates:
         index = generator.choice(6, 2, replace=False)
@@ -127,7 +139,7 @@ def test_what_is_owed_is_the_sum_over_the_steps():
         estimate = table.copy()
         estimate[index] += (losses - table[index]) / share
         sum_of_all += rate * estimate
-        owed = owed.see(jnp.asarray(index), jnp.asarray(share), jnp.asarray(losses), jnp.asarray(rate))
+        owed = see(owed, index, share, losses, rate)
         table[index] = losses
     np.testing.assert_allclose(owed.rate, rates.sum())
     np.testing.assert_allclose(owed.rate * owed.losses(), sum_of_all, rtol=1e-12, atol=1e-12)

@@ -14,15 +14,18 @@ from bilevel.problem.per_task import InOrder, PerTask
 from bilevel.solvers._base.state import Halves
 from bilevel.solvers._base.task_subset import Chosen
 from bilevel.testing.common import Setting, make
+from every_solver import QUICK, every
 
 SOLVERS = {name: getattr(bl, name)() for name in bl.solvers.__all__}
-SOLVERS |= {
+MORE = {
     "MRBO, per task": bl.MRBO(tracker=Storm(per_task=True)),
     "VRBO, per task": bl.VRBO(tracker=Storm(per_task=True)),
     "MASOBA, per task": bl.MASOBA(tracker=Momentum(per_task=True)),
     "F2SA, with Adam": bl.F2SA(0.1, 0.1, lower_rule=optax.adam),
     "Tandem, multiplicative": bl.Tandem(weighting=bl.weightings.Exponentiated()),
 }
+SOLVERS |= MORE
+NAMES = every(SOLVERS, quick=(*QUICK, "Descent", *MORE))
 
 
 @functools.cache
@@ -36,7 +39,7 @@ def shapes(name, order=(0, 1, 2, 3, 4)):
     return example.problem, state
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_state_taken_apart_and_joined_is_the_same(name):
     _, state = shapes(name)
     halves = Halves.of(state)
@@ -48,7 +51,7 @@ def test_a_state_taken_apart_and_joined_is_the_same(name):
     assert all(counts)
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_what_belongs_to_tasks_has_one_row_a_task_and_what_is_shared_has_not(name):
     """Two of the five tasks fewer: all leaves of the one half are shorter then, and none of the other."""
     (problem, all_tasks), (few, fewer) = shapes(name), shapes(name, (0, 1, 2))

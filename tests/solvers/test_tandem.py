@@ -17,15 +17,19 @@ from bilevel.rates.protocol import Needs
 from bilevel.weightings import SimplexAscent
 
 
+@jax.jit
+def looks(problem, point, samples):
+    """The gradient with residuals, the direction apart from them, and v a step on."""
+    upper = Upper(problem, Tracked(lr=0.1))
+    return upper.with_residuals(point, samples), upper.at_fixed_v(point, samples), upper.prepare(point, samples)
+
+
 @pytest.mark.parametrize("weights", [[0.3, 0.7, 0.0], [1.0, 0.0, 0.0]])
 def test_one_gradient_has_the_direction_and_the_residuals(weights):
     problem, x = bl.problems.random_quadratics(0, tasks=3, x_size=2, y_size=3).problem, jnp.ones(2)
     y, v = (jax.random.normal(jax.random.key(k), (3, 3)) for k in (1, 2))
-    upper, samples = Upper(problem, Tracked(lr=0.1)), problem.draw_upper(jax.random.key(3))
     point = Point(x, PerTask((y,)), jnp.array(weights), PerTask((LinearSolution(v),)))
-    seen, residuals = upper.with_residuals(point, samples)
-    apart = upper.at_fixed_v(point, samples)
-    after = upper.prepare(point, samples)
+    (seen, residuals), apart, after = looks(problem, point, problem.draw_upper(jax.random.key(3)))
     np.testing.assert_allclose(seen.direction, apart.direction, atol=1e-12)
     np.testing.assert_allclose(seen.losses, apart.losses)
     np.testing.assert_allclose(
@@ -37,11 +41,11 @@ def test_a_step_is_what_the_equations_say():
     known = bl.problems.opposed_slopes()
     alpha, beta, gamma = 0.1, 0.3, 0.05
     solver = bl.Tandem(alpha, beta, weighting=SimplexAscent(gamma), upper_rule=optax.sgd)
-    state = solver.init(known.problem, known.x, key=jax.random.key(0), steps=10)
+    state, step = solver.init(known.problem, known.x, key=jax.random.key(0), steps=10), jax.jit(solver.step)
     a, slope, target = np.array([1.0, 2.0]), np.array([1.0, 2.0]), np.array([2.0, -1.0])
     x, y, v, weights = 1.5, np.zeros(2), np.zeros(2), np.full(2, 0.5)
     for k in range(4):
-        state, info = solver.step(known.problem, state, jax.random.key(k))
+        state, info = step(known.problem, state, jax.random.key(k))
         y = y - beta * a * (y - slope * x)
         direction = weights @ (a * slope * v)  # f_x = 0 and J = -a slope
         residual = (y - target) - a * v
@@ -90,11 +94,11 @@ def test_a_step_along_newtons_direction_is_what_the_equations_say():
     """One task, all rows."""
     problem, _ = ill_conditioned()
     solver = bl.Tandem(0.1, 0.5, upper_rule=optax.sgd, lower=bl.lower.RunningHessian())
-    state = solver.init(problem, jnp.array(0.5), key=jax.random.key(0), steps=10)
+    state, step = solver.init(problem, jnp.array(0.5), key=jax.random.key(0), steps=10), jax.jit(solver.step)
     A, b, p = np.diag([1e-2, 1.0, 1e2]), np.array([1.0, -2.0, 0.5]), np.array([2.0, -3.0, 1.0])
     x, y, v = 0.5, np.zeros(3), np.zeros(3)
     for k in range(4):
-        state, _ = solver.step(problem, state, jax.random.key(k))
+        state, _ = step(problem, state, jax.random.key(k))
         y = y - 0.5 * (y - x * b)
         residual = (y - p) - A @ v
         moved = x - 0.1 * (b @ A @ v)  # f_x = 0 and J = -b'A
@@ -109,7 +113,7 @@ def test_how_y_moves_is_chosen_by_its_size_and_by_what_is_given():
     small = bl.problems.random_quadratics(0, tasks=2, x_size=2, y_size=3)
 
     def keeps(solver, problem=small):
-        state = solver.init(problem.problem, jnp.ones(2), key=jax.random.key(0), steps=10)
+        state = solver.outline(problem.problem, jnp.ones(2), key=jax.random.key(0), steps=10)
         return bool(jax.tree.leaves(state.memory.known))
 
     assert keeps(bl.Tandem())
@@ -120,7 +124,7 @@ def test_how_y_moves_is_chosen_by_its_size_and_by_what_is_given():
     assert not keeps(bl.Tandem(rates=bl.rates.Measured(), upper_rule=optax.sgd))
     assert not keeps(bl.Tandem(sampling=bl.sampling.Uniform(1)))
     endless = bl.problems.sinusoid_regression(bl.datasets.sinusoids(2))
-    state = bl.Tandem().init(endless.problem, endless.x, key=jax.random.key(0), steps=10)
+    state = bl.Tandem().outline(endless.problem, endless.x, key=jax.random.key(0), steps=10)
     assert not jax.tree.leaves(state.memory.known)
 
 

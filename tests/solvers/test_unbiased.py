@@ -100,9 +100,13 @@ def law(solver, problem, state, draws):
 def some_steps_in(solver):
     """A state in which everything that is carried differs from zero."""
     state = solver.init(BATCHES, X, key=jax.random.key(0), steps=10)
-    for k in range(3):
-        state, _ = solver.step(BATCHES, state, jax.random.key(10 + k))
-    return state
+    return three_steps(solver, state)
+
+
+@functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+def three_steps(solver, state):
+    step = lambda k, state: solver.step(BATCHES, state, jax.random.key(10 + k))[0]  # noqa: E731
+    return jax.lax.fori_loop(0, 3, step, state)
 
 
 def on_all_data(solver, state):
