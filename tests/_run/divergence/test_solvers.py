@@ -41,10 +41,12 @@ def finite(result):
     return all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((result.x, dict(result.y), result.weights)))
 
 
+# Of every kind of problem, with one loop and two, with tables, with penalties, and with a period.
+FEW = ("F2SA", "GDA", "MMB", "MORBiT", "SABA", "VRBO")
 RATED = [name for name in bl.solvers.__all__ if hasattr(getattr(bl, name), "upper_lr")]
 
 
-@pytest.mark.parametrize("name", every(RATED))
+@pytest.mark.parametrize("name", every(RATED, quick=FEW))
 def test_a_rate_too_large_is_told_with_step_task_and_quantity(name):
     [run] = runs(name, Stop(), [0])
     result = driver.run_one(run, Quiet())
@@ -58,7 +60,7 @@ def test_a_rate_too_large_is_told_with_step_task_and_quantity(name):
     assert finite(result)
 
 
-@pytest.mark.parametrize("name", every(RATED))
+@pytest.mark.parametrize("name", every(RATED, quick=FEW))
 def test_smaller_rates_mend_it(name):
     [run] = runs(name, SmallerRates(1e-2), [0])
     result = driver.run_one(run, Quiet())
