@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 import jax
 
@@ -43,12 +43,12 @@ def static(*, by: Callable[[Any], Hashable], default: Any = dataclasses.MISSING)
     return dataclasses.field(default=default, metadata={"by": by})
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class _Static:
     """A structural value, compared by its identity: two equal `functools.partial`s compile once."""
 
-    def __init__(self, value: object, identity: Hashable):
-        self.value = value
-        self.identity = identity
+    value: object
+    identity: Hashable
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Static) and self.identity == other.identity
@@ -66,20 +66,13 @@ def _identity(value: object) -> Hashable:
     return value
 
 
-class _Field:
+class _Field(NamedTuple):
     """How one field of a part is flattened."""
 
-    def __init__(self, field: dataclasses.Field):
-        self.name = field.name
-        self.key = jax.tree_util.GetAttrKey(field.name)
-        self.is_leaf = field.metadata.get("leaf", False)
-        self.by = field.metadata.get("by", _identity)
-
-    def is_data(self, value: object) -> bool:
-        # A schedule is a function, so structure; a model that can be called is a pytree of arrays, so data.
-        return hasattr(type(value), "_bilevel_part") or (
-            self.is_leaf and not (callable(value) and jax.tree_util.all_leaves([value]))
-        )
+    name: str
+    key: Hashable  # the name, as paths of leaves have it
+    is_leaf: bool
+    by: Callable[[Any], Hashable]
 
 
 def _text(self: Any) -> str:
@@ -112,35 +105,33 @@ def part(cls: type[T]) -> type[T]:
     cls = dataclasses.dataclass(frozen=True, repr=False, init=not own_init, eq=not own_init)(cls)
     if not own_repr:
         cls.__repr__ = _text  # type: ignore[method-assign]
-    fields = [_Field(f) for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    fields = [
+        _Field(f.name, jax.tree_util.GetAttrKey(f.name), f.metadata.get("leaf", False), f.metadata.get("by", _identity))
+        for f in dataclasses.fields(cls)  # type: ignore[arg-type]
+    ]
     cls._bilevel_part = True  # type: ignore[attr-defined]
 
-    def split(self: T) -> tuple[list, list, tuple]:
-        keys, children, structure = [], [], []
+    def flatten(self: T) -> tuple[list, tuple]:
+        children, structure = [], []
         for field in fields:
             value = getattr(self, field.name)
-            if field.is_data(value):
-                keys.append(field.key)
-                children.append(value)
-                structure.append((field.name, True, None))
-            else:
-                structure.append((field.name, False, _Static(value, field.by(value))))
-        return keys, children, tuple(structure)
-
-    def flatten(self: T) -> tuple[list, tuple]:
-        return split(self)[1:]
-
-    def flatten_with_keys(self: T) -> tuple[list, tuple]:
-        keys, children, structure = split(self)
-        return list(zip(keys, children, strict=True)), structure
+            # A schedule is a function, so structure; a model that can be called is a pytree of arrays, so data.
+            is_data = hasattr(type(value), "_bilevel_part") or (
+                field.is_leaf and not (callable(value) and jax.tree_util.all_leaves([value]))
+            )
+            if is_data:
+                children.append((field.key, value))
+            structure.append((field.name, is_data, None if is_data else _Static(value, field.by(value))))
+        return children, tuple(structure)
 
     def unflatten(structure: tuple, children: Iterable) -> T:
         # __init__ is bypassed: JAX also unflattens with placeholders that no constructor would accept.
         self, values = object.__new__(cls), iter(children)
-        assign(self, **{name: next(values) if is_data else kept.value for name, is_data, kept in structure})
+        for name, is_data, kept in structure:
+            object.__setattr__(self, name, next(values) if is_data else kept.value)
         return self
 
-    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
     return cls
 
 
