@@ -68,7 +68,7 @@ def problem_of(tasks, **options):
 # ------------------------------------------------------------------ losses
 
 
-@over(15, 300)
+@over(6, 300)
 def test_losses_are_those_of_each_task_on_its_own_rows(examples):
     """So masked means of ragged tasks are exact."""
 
@@ -82,7 +82,7 @@ def test_losses_are_those_of_each_task_on_its_own_rows(examples):
     holds(check, examples, task_lists())
 
 
-@over(10, 150)
+@over(5, 150)
 def test_how_tasks_are_grouped_changes_nothing(examples):
     def check(tasks, alone, random):
         problem, y = problem_of(tasks)
@@ -128,7 +128,7 @@ def same(one, other):
         np.testing.assert_array_equal(a, b)
 
 
-@over(20, 400)
+@over(8, 400)
 def test_join_and_split_are_inverse(examples):
     def check(tasks, tree):
         problem, _ = problem_of(tasks)
@@ -142,7 +142,7 @@ def test_join_and_split_are_inverse(examples):
     holds(check, examples, task_lists(), trees)
 
 
-@over(15, 300)
+@over(6, 300)
 def test_values_by_name_are_those_of_the_task(examples):
     def check(tasks, tree):
         problem, y = problem_of(tasks)
@@ -156,7 +156,7 @@ def test_values_by_name_are_those_of_the_task(examples):
     holds(check, examples, task_lists(), trees)
 
 
-@over(15, 300)
+@over(6, 300)
 def test_every_way_to_give_y_is_the_same(examples):
     def check(tasks):
         problem, y = problem_of(tasks)
@@ -176,7 +176,7 @@ def out(batch):
     return np.asarray(batch["out"])
 
 
-@over(10, 150)
+@over(5, 150)
 def test_a_batch_holds_rows_of_its_own_task_only(examples):
     def check(tasks, seed):
         smallest = min(len(task.train["out"]) for task in tasks)
@@ -191,7 +191,7 @@ def test_a_batch_holds_rows_of_its_own_task_only(examples):
     holds(check, examples, task_lists(), st.integers(0, 99))
 
 
-@over(8, 100)
+@over(4, 100)
 def test_what_a_task_draws_does_not_depend_on_its_group(examples):
     def check(tasks, seed):
         drawn = []
@@ -204,7 +204,7 @@ def test_what_a_task_draws_does_not_depend_on_its_group(examples):
     holds(check, examples, task_lists(same_sizes=True), st.integers(0, 99))
 
 
-@over(8, 100)
+@over(4, 100)
 def test_blocks_of_any_size_make_up_the_whole(examples):
     """Shares sum to 1, and the blocks' losses, weighted by them, to the loss on all rows."""
 

@@ -85,7 +85,13 @@ def test_runs_are_those_of_rows_in_memory_and_go_on_where_they_were(mapped, tmp_
 
 def start():
     tasks = problem(rows(0), rows(1))
-    return STEPPER.start(tasks, X, tasks.starting_y(Y, jax.random.key(0)), jax.random.key(0), jnp.asarray(10))
+    return begun(tasks, tasks.starting_y(Y, jax.random.key(0)))
+
+
+def begun(tasks, y):
+    """The first state, compiled whole and each time, as what is patched may be part of the program."""
+    begin = jax.jit(lambda *given: STEPPER.start(*given))
+    return begin(tasks, X, y, jax.random.key(0), jnp.asarray(10))
 
 
 def test_the_tasks_of_steps_are_known_up_to_the_next_but_one_move_of_the_weights(mapped, monkeypatch):
@@ -154,9 +160,9 @@ def test_losses_in_blocks_are_the_losses(mapped, monkeypatch):
     monkeypatch.setattr(sources, "AT_ONCE", 10)
     monkeypatch.setattr(sources, "BLOCK_BYTES", 0)  # 16 tasks
     np.testing.assert_allclose(mapped.validation_losses(X, y), wanted, rtol=1e-12)
-    state = STEPPER.start(mapped, X, y, jax.random.key(0), jnp.asarray(10))
+    state = begun(mapped, y)
     monkeypatch.undo()
-    again = STEPPER.start(mapped, X, y, jax.random.key(0), jnp.asarray(10))
+    again = begun(mapped, y)
     np.testing.assert_allclose(state.sampling.owed.last.value, again.sampling.owed.last.value, rtol=1e-12)
 
 
