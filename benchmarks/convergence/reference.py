@@ -117,9 +117,44 @@ class Oracle:
         return self.last[1], self.last[2]
 
 
+def _fit_surely(lower: Callable, x: Any, y: Any, batch: Any) -> Any:
+    """argmin over y, also where x is of millions and the largest curvature 1e13 times the smallest.
+
+    Steps -(A + m I)^-1 s for every m of a grid, of which the one with the lowest g counts; where rounding hides g,
+    plain Newton steps as long as the gradient gets shorter.
+    """
+    flat, shaped = ravel_pytree(y)
+    value = lambda y: lower(x, shaped(y), batch)  # noqa: E731
+    damping = jnp.concatenate([jnp.zeros(1), 10.0 ** jnp.arange(-24, 5)])  # to steps of about 1e-10
+
+    def step(carry):
+        y, k, _ = carry
+        curvature, axes = jnp.linalg.eigh(jax.hessian(value)(y))
+        slope = axes.T @ jax.grad(value)(y)
+        size = jnp.max(jnp.abs(curvature)) + 1e6 * jnp.linalg.norm(slope)
+        raised = jnp.abs(curvature) + damping[:, None] * size + 1e-300
+        ends = y - (slope / raised) @ axes.T
+        values = jax.vmap(value)(ends)
+        best = jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf))
+        lower_g = values[best] < value(y)
+        flatter = jnp.linalg.norm(jax.grad(value)(ends[0])) < 0.5 * jnp.linalg.norm(slope)
+        end = jnp.where(lower_g, ends[best], ends[0])
+        return jnp.where(lower_g | flatter, end, y), k + 1, lower_g | flatter
+
+    fitted, *_ = jax.lax.while_loop(lambda carry: carry[2] & (carry[1] < 1000), step, (flat, 0, True))
+    return shaped(fitted)
+
+
+@functools.cache
+def _sure_loss(upper: Callable, lower: Callable) -> Callable:
+    """One task's loss."""
+    return jax.jit(lambda x, y, train, validation: upper(x, _fit_surely(lower, x, y, train), validation))
+
+
 def exact_losses(case: Any, x: Any) -> np.ndarray:
     """Every task's upper loss at x, with its lower problem solved."""
-    return np.asarray(_all_losses(case.upper, case.lower)(jax.tree.map(jnp.asarray, x), case.y, case.tasks)[0])
+    one, x = _sure_loss(case.upper, case.lower), jax.tree.map(jnp.asarray, x)
+    return np.asarray([one(x, case.y, *task) for task in case.tasks])
 
 
 def epigraph(oracle: Oracle, x: np.ndarray, iterations: int = 300) -> None:
