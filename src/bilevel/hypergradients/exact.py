@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import jax
+import optax
 from jax.flatten_util import ravel_pytree
 
 from bilevel._core import dense, values
 from bilevel._core.linear import conjugate_gradient, hessian_product
 from bilevel._core.module import leaf, part
 from bilevel._core.types import Tree
-from bilevel.hypergradients.hypergradient import Implicit, LinearSolution, upper_gradient, zeros_like
+from bilevel.hypergradients.hypergradient import Implicit, LinearSolution, upper_gradient
 from bilevel.problem.group import TaskView, UpperSample
 
 LARGEST = 5_000
@@ -31,7 +32,7 @@ class Exact(Implicit):
                 f"Exact would hold a {size} x {size} matrix per task ({size**2 * 4 / 1e9:.1f} GB in float32): for y of "
                 f"more than {LARGEST} numbers use ConjugateGradient or Tracked."
             )
-        return LinearSolution(zeros_like(y))
+        return LinearSolution(optax.tree.zeros_like(y))
 
     def prepare(self, task: TaskView, x: Tree, y: Tree, state: LinearSolution, sample: UpperSample) -> LinearSolution:
         """Builds A and solves."""
@@ -66,7 +67,7 @@ class ConjugateGradient(Implicit):
 
     def init(self, task: TaskView, x: Tree, y: Tree, sample: UpperSample) -> LinearSolution:
         """Starts from zero."""
-        return LinearSolution(zeros_like(y))
+        return LinearSolution(optax.tree.zeros_like(y))
 
     def prepare(self, task: TaskView, x: Tree, y: Tree, state: LinearSolution, sample: UpperSample) -> LinearSolution:
         """Solves on, from the last solution."""

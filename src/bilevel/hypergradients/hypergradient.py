@@ -87,11 +87,6 @@ def step_towards(v: V, residual: V, lr: jax.Array | float, keep: jax.Array | flo
     return jax.tree.map(lambda v, r: (keep * v + lr * r).astype(v.dtype), v, residual)
 
 
-def zeros_like(y: V) -> V:
-    """Zero, shaped as y: where v starts."""
-    return jax.tree.map(jnp.zeros_like, y)
-
-
 def rate_from(curvature: jax.Array) -> jax.Array:
     """1 / L; 1 where the curvature is not positive."""
     return 1 / jnp.where(curvature > 0, curvature, 1)

@@ -14,7 +14,7 @@ from bilevel._core import values
 from bilevel._core.linear import hessian_product, largest_curvature
 from bilevel._core.module import leaf, part
 from bilevel._core.types import Scalar, Tree
-from bilevel.hypergradients.hypergradient import Implicit, rate_from, upper_gradient, zeros_like
+from bilevel.hypergradients.hypergradient import Implicit, rate_from, upper_gradient
 from bilevel.problem.group import TaskView, UpperSample
 
 
@@ -67,7 +67,7 @@ class Neumann(Implicit):
 def start_series(task: TaskView, x: Tree, y: Tree, sample: UpperSample) -> Series:
     """v = 0 and a measured curvature."""
     curvature = largest_curvature(task.lower, x, y, sample.lower).value
-    return Series(zeros_like(y), curvature)
+    return Series(optax.tree.zeros_like(y), curvature)
 
 
 def sum_series(
@@ -99,7 +99,7 @@ def sum_series(
 
     # The last term needs no product after it, but its scale, where that is not given, needs one.
     products = terms if lr is None else terms - 1
-    v, r, curvature = jax.lax.fori_loop(0, products, go_on, (zeros_like(right), right, curvature))
+    v, r, curvature = jax.lax.fori_loop(0, products, go_on, (optax.tree.zeros_like(right), right, curvature))
     return Series(v if lr is None else add(terms - 1, v, r, curvature)[1], curvature)
 
 

@@ -9,14 +9,7 @@ from bilevel._core import values
 from bilevel._core.linear import hessian_product
 from bilevel._core.module import leaf, part
 from bilevel._core.types import Tree
-from bilevel.hypergradients.hypergradient import (
-    Implicit,
-    LinearSolution,
-    rate_from,
-    step_towards,
-    upper_gradient,
-    zeros_like,
-)
+from bilevel.hypergradients.hypergradient import Implicit, LinearSolution, rate_from, step_towards, upper_gradient
 from bilevel.problem.group import TaskView, UpperSample
 
 
@@ -53,7 +46,7 @@ class Tracked(Implicit):
 
     def init(self, task: TaskView, x: Tree, y: Tree, sample: UpperSample) -> LinearSolution:
         """Starts from zero."""
-        return LinearSolution(zeros_like(y))
+        return LinearSolution(optax.tree.zeros_like(y))
 
     def prepare(self, task: TaskView, x: Tree, y: Tree, state: LinearSolution, sample: UpperSample) -> LinearSolution:
         """Steps on the quadratic 1/2 v'Av - f_y'v."""
