@@ -84,7 +84,11 @@ class Group:
             return function(self.view(train, validation), *arguments)
 
         axes = (self.train.axes, self.validation.axes, *(0 for _ in arguments))
-        return each_task(one, axes, self.size, self.on, block)(self.train, self.validation, *arguments)
+        if self.on is None and block is None:
+            every = jax.vmap(one, in_axes=axes, axis_size=self.size)
+        else:
+            every = each_task(one, axes, self.size, self.on, block)
+        return every(self.train, self.validation, *arguments)
 
     def view(self, train: Source, validation: Source) -> TaskView:
         """The task that has these rows."""
@@ -120,7 +124,8 @@ class Group:
 
     def keys(self, key: jax.Array) -> jax.Array:
         """A key per task, from its place in the problem: how tasks are grouped does not change what they draw."""
-        return jax.vmap(lambda i: jax.random.fold_in(key, i))(own_rows(self.ids, self.on))
+        ids = self.ids if self.on is None else own_rows(self.ids, self.on)
+        return jax.vmap(lambda i: jax.random.fold_in(key, i))(ids)
 
     def draw_lower(self, key: jax.Array) -> Sample:
         """A sample of training rows for every task."""

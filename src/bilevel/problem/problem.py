@@ -117,15 +117,19 @@ class BaseProblem(abc.ABC, Generic[X, Y]):
 
     def each(self, function: Callable[..., T], *arguments: PerTask[Tree] | None) -> PerTask[T]:
         """`function(task, *arguments)` for every task, each with its own arguments; None is None for all."""
-        own = [arguments_of_group(arguments, g) for g in range(len(self.groups))]
+        own = [[None if a is None else a.groups[g] for a in arguments] for g in range(len(self.groups))]
         return PerTask(tuple(group.each(function, *a) for group, a in zip(self.groups, own, strict=True)))
 
     def join(self, values: PerTask[T]) -> T:
         """One pytree, stacked in the order of the tasks."""
-        own = [gathered(value, group.on) for value, group in zip(values, self.groups, strict=True)]
+        own, on = values.groups, self.groups[0].on
+        if on is not None:  # the groups are on devices all together
+            own = [gathered(value, group.on) for value, group in zip(values, self.groups, strict=True)]
         whole = own[0] if len(own) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *own)
         whole = whole if self.place is None else pytrees.index(whole, self.place)
-        return jax.tree.map(lambda leaf: shared(leaf, self.groups[0].on) if leaf.ndim == 1 else leaf, whole)
+        if on is None:
+            return whole
+        return jax.tree.map(lambda leaf: shared(leaf, on) if leaf.ndim == 1 else leaf, whole)
 
     def split(self, ordered: T) -> PerTask[T]:
         """A pytree that is stacked in the order of the tasks, per group: the inverse of `join`."""
@@ -205,11 +209,6 @@ def _glimpsed(group: Group, files_only: bool) -> jax.Array | None:
         return None
     count = min(GLIMPSED, group.size)
     return jnp.asarray(np.arange(count) * (group.size - 1) // max(count - 1, 1))
-
-
-def arguments_of_group(arguments: Sequence[PerTask[Tree] | None], g: int) -> list[Tree]:
-    """The part of each argument for group number g."""
-    return [None if a is None else a.groups[g] for a in arguments]
 
 
 def common_fields(owner: str, stacked: Stacked, constraint: Constraint | None) -> dict[str, object]:
