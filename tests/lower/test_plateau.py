@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.lower.rules import reduction, update
+from bilevel.lower.steps import reduction, update
 from ulp import assert_ulp
 
 

@@ -1,4 +1,4 @@
-"""Rules: functions from a rate to an optax transformation, and how they are applied.
+"""Rules: functions from a rate to an optax transformation.
 
 `Plateau` is a rule beyond optax's own: its rate falls on plateaus.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
@@ -21,19 +20,6 @@ __all__ = ["Plateau"]
 Rule: TypeAlias = Callable[..., optax.GradientTransformation]
 """rate -> transformation: `optax.sgd`, `optax.adam`, a `functools.partial` of one, or a `Plateau`."""
 
-_Reduced = optax.contrib.ReduceLROnPlateauState
-
-
-def update(
-    transformation: optax.GradientTransformation,
-    gradient: optax.Updates,
-    state: optax.OptState,
-    point: optax.Params,
-    value: ArrayLike,
-) -> tuple[optax.Updates, optax.OptState]:
-    """The transformation's updates and next state; the loss is passed on, as some rules watch it."""
-    return optax.with_extra_args_support(transformation).update(gradient, state, point, value=value)
-
 
 def needs_value(rule: Rule) -> bool:
     """Whether a rule cannot do without the loss."""
@@ -43,12 +29,6 @@ def needs_value(rule: Rule) -> bool:
     except TypeError:
         return True
     return False
-
-
-def reduction(state: optax.OptState) -> ArrayLike:
-    """The factor that plateaus have applied to the rate so far; 1 for a rule that does not watch the loss."""
-    found = [s for s in jax.tree.leaves(state, is_leaf=lambda s: isinstance(s, _Reduced)) if isinstance(s, _Reduced)]
-    return found[0].scale if found else 1.0
 
 
 @part

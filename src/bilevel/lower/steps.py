@@ -1,7 +1,8 @@
-"""The lower level of all tasks.
+"""The lower level of all tasks, and how a rule is applied.
 
-descend            lower steps of each task         y_i <- y_i - beta_i grad_y g_i(x, y_i)
-lower_gradients    grad_y g_i(x, y_i)
+descend              lower steps of each task         y_i <- y_i - beta_i grad_y g_i(x, y_i)
+lower_gradients      grad_y g_i(x, y_i)
+update, reduction    a rule's step, of y or of x, and how far a plateau has lowered its rate
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from typing import NamedTuple
 
 import jax
 import optax
+from jax.typing import ArrayLike
 
 from bilevel._core.types import Tree
-from bilevel.lower.rules import Rule, update
+from bilevel.lower.rules import Rule
 from bilevel.problem.group import TaskView
 from bilevel.problem.per_task import PerTask, fields_of, for_groups
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
+
+_Reduced = optax.contrib.ReduceLROnPlateauState
 
 
 class LowerSteps(NamedTuple):
@@ -80,3 +84,20 @@ def steps_of(
 ) -> PerTask[LowerSteps]:
     """The lower steps of all tasks, from their parts."""
     return for_groups(LowerSteps, y, optimiser, rate, samples)
+
+
+def update(
+    transformation: optax.GradientTransformation,
+    gradient: optax.Updates,
+    state: optax.OptState,
+    point: optax.Params,
+    value: ArrayLike,
+) -> tuple[optax.Updates, optax.OptState]:
+    """The transformation's updates and next state; the loss is passed on, as some rules watch it."""
+    return optax.with_extra_args_support(transformation).update(gradient, state, point, value=value)
+
+
+def reduction(state: optax.OptState) -> ArrayLike:
+    """The factor that plateaus have applied to the rate so far; 1 for a rule that does not watch the loss."""
+    found = [s for s in jax.tree.leaves(state, is_leaf=lambda s: isinstance(s, _Reduced)) if isinstance(s, _Reduced)]
+    return found[0].scale if found else 1.0

@@ -27,8 +27,10 @@ from bilevel.hypergradients import RandomNeumann
 from bilevel.hypergradients.hypergradient import Hypergradient
 from bilevel.problem.per_task import PerTask
 from bilevel.problem.problem import Problem
-from bilevel.rates.protocol import Needs, RatesState
+from bilevel.problem.sources import Sample
+from bilevel.rates.protocol import Needs
 from bilevel.solvers._base.solver import Card
+from bilevel.solvers._base.state import State
 from bilevel.solvers.morbit import MORBiT
 from bilevel.weightings import Average
 from bilevel.weightings.base import Weighting
@@ -72,9 +74,10 @@ class ALSET(MORBiT):
                 f"ALSET(ratio={self.ratio!r}): lower_lr is then ratio * upper_lr, so give upper_lr and no lower_lr."
             )
 
-    def lower_rate(self, problem: Problem, rates: RatesState, step: jax.Array) -> PerTask[jax.Array]:
+    def lower_rates(self, problem: Problem, state: State, rows: PerTask[Sample]) -> tuple[State, PerTask[jax.Array]]:
         """ratio alpha, where a ratio is given."""
-        alpha = rate_at(self.upper_lr, step)
+        alpha = rate_at(self.upper_lr, state.step)
         if self.ratio is None or alpha is None:
-            return super().lower_rate(problem, rates, step)
-        return problem.fill(self.ratio * alpha, rates.horizon.dtype)
+            return super().lower_rates(problem, state, rows)
+        rates = self.rates.follow(problem, state.x, state.y, rows, state.rates)
+        return state._replace(rates=rates), problem.fill(self.ratio * alpha, rates.horizon.dtype)

@@ -35,7 +35,7 @@ from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Power, Rate, rate_at
 from bilevel._core.types import Tree
-from bilevel.lower.rules import reduction, update
+from bilevel.lower.steps import reduction, update
 from bilevel.problem.constraints import Ball, Product, Simplex
 from bilevel.problem.minmax import MinMaxProblem
 from bilevel.problem.per_task import PerTask

@@ -19,8 +19,8 @@ from bilevel._core.types import Count, Tree
 from bilevel.hypergradients import Tracked
 from bilevel.hypergradients.hypergradient import Hypergradient
 from bilevel.hypergradients.upper import Evaluation, Point, Upper
-from bilevel.lower.rules import Rule, reduction, update
-from bilevel.lower.steps import Replay, descend, draw_steps, first_of, steps_of
+from bilevel.lower.rules import Rule
+from bilevel.lower.steps import Replay, descend, draw_steps, first_of, reduction, steps_of, update
 from bilevel.problem.per_task import PerTask, fields_of, for_tasks
 from bilevel.problem.problem import Problem
 from bilevel.problem.sources import Sample
@@ -173,16 +173,14 @@ class BilevelSolver(Solver[Problem]):
         return self.weighting.in_direction(state.weights, state.weighting)
 
     def lower_rates(self, problem: Problem, state: State, rows: PerTask[Sample]) -> tuple[State, PerTask[jax.Array]]:
-        """beta, one per task; the curvature is followed on these rows, where anything needs it."""
+        """beta, one per task, given or chosen; the curvature is followed on these rows, where anything needs it."""
         rates = self.rates.follow(problem, state.x, state.y, rows, state.rates)
-        return state._replace(rates=rates), self.lower_rate(problem, rates, state.step)
-
-    def lower_rate(self, problem: Problem, rates: RatesState, step: jax.Array) -> PerTask[jax.Array]:
-        """beta, given or chosen."""
-        given = rate_at(self.lower_lr, step)
+        given = rate_at(self.lower_lr, state.step)
         if given is None:
-            return self.rates.lower(problem, rates, step)
-        return problem.fill(given, rates.horizon.dtype)
+            beta = self.rates.lower(problem, rates, state.step)
+        else:
+            beta = problem.fill(given, rates.horizon.dtype)
+        return state._replace(rates=rates), beta
 
     def descend(
         self, problem: Problem, state: State, key: jax.Array, count: int = 1
@@ -221,7 +219,7 @@ class BilevelSolver(Solver[Problem]):
     def weights_rate(self, state: State, losses: jax.Array) -> tuple[State, jax.Array]:
         """gamma; 0 for weights that do not move."""
         gamma = rate_at(self.weighting.lr, state.step)
-        if self.needs.weights:
+        if gamma is None and self.weighting.moves:
             sizes = self.weighting.sizes(losses, state.weighting)
             gamma, rates = self.rates.weights(state.rates, sizes, state.step)
             state = state._replace(rates=rates)

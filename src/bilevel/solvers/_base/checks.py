@@ -15,7 +15,8 @@ from jax.typing import DTypeLike
 
 from bilevel._core import values
 from bilevel.lower import Lower
-from bilevel.lower.rules import needs_value, update
+from bilevel.lower.rules import needs_value
+from bilevel.lower.steps import update
 from bilevel.problem.problem import Problem
 from bilevel.solvers._base import drawing
 

@@ -15,7 +15,8 @@ from bilevel._core import values
 from bilevel._core.module import leaf, part
 from bilevel._core.schedules import Rate, rate_at
 from bilevel._core.types import Tree
-from bilevel.lower.rules import Rule, reduction, update
+from bilevel.lower.rules import Rule
+from bilevel.lower.steps import reduction, update
 from bilevel.problem.minmax import MinMaxProblem
 from bilevel.problem.per_task import PerTask
 from bilevel.solvers._base.checks import check_objects
