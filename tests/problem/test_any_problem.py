@@ -68,6 +68,9 @@ def problem_of(tasks, **options):
 # ------------------------------------------------------------------ losses
 
 
+losses_of = jax.jit(lambda problem, y, role: getattr(problem, f"{role}_losses")(X, y), static_argnums=2)
+
+
 @over(6, 300)
 def test_losses_are_those_of_each_task_on_its_own_rows(examples):
     """So masked means of ragged tasks are exact."""
@@ -75,7 +78,7 @@ def test_losses_are_those_of_each_task_on_its_own_rows(examples):
     def check(tasks):
         problem, y = problem_of(tasks)
         for role in ROLES[1:]:
-            losses = getattr(problem, f"{role}_losses")(X, y)
+            losses = losses_of(problem, y, role)
             expected = [as_numpy(X, task.y, getattr(task, role)) for task in tasks]
             np.testing.assert_allclose(losses, expected, rtol=1e-12, atol=1e-12)
 
@@ -172,8 +175,11 @@ def test_every_way_to_give_y_is_the_same(examples):
 # ------------------------------------------------------------------ batches
 
 
-def out(batch):
-    return np.asarray(batch["out"])
+@jax.jit
+def drawn_of(problem, key):
+    """What a batch of each task has."""
+    take = lambda task, sample: task.train.take(sample)["out"]  # noqa: E731
+    return problem.join(problem.each(take, problem.draw_lower(key)))
 
 
 @over(5, 150)
@@ -181,9 +187,7 @@ def test_a_batch_holds_rows_of_its_own_task_only(examples):
     def check(tasks, seed):
         smallest = min(len(task.train["out"]) for task in tasks)
         problem, _ = problem_of(tasks, lower_batch=smallest)
-        samples = problem.draw_lower(jax.random.key(seed))
-        drawn = problem.each(lambda task, sample: task.train.take(sample)["out"], samples)
-        drawn = np.asarray(problem.join(drawn))
+        drawn = np.asarray(drawn_of(problem, jax.random.key(seed)))
         assert drawn.shape == (len(tasks), smallest)
         for task, rows in zip(tasks, drawn, strict=True):
             assert set(rows) <= set(task.train["out"])
@@ -197,8 +201,7 @@ def test_what_a_task_draws_does_not_depend_on_its_group(examples):
         drawn = []
         for given in (tasks, [own_functions(tasks[0]), *tasks[1:]]):
             problem, _ = problem_of(given, lower_batch=1)
-            samples = problem.draw_lower(jax.random.key(seed))
-            drawn.append(problem.join(problem.each(lambda task, sample: task.train.take(sample)["out"], samples)))
+            drawn.append(drawn_of(problem, jax.random.key(seed)))
         np.testing.assert_array_equal(*drawn)
 
     holds(check, examples, task_lists(same_sizes=True), st.integers(0, 99))
@@ -220,7 +223,7 @@ def test_blocks_of_any_size_make_up_the_whole(examples):
                 shares = jnp.stack([block.share for block in blocks])
                 return jnp.sum(shares), jnp.sum(shares * losses), task.lower(X, y, None)
 
-            total, parts, whole = group.each(one, y_group)
+            total, parts, whole = jax.jit(lambda y, group=group, one=one: group.each(one, y))(y_group)
             np.testing.assert_allclose(total, 1, rtol=1e-6)
             np.testing.assert_allclose(parts, whole, rtol=1e-6)
 
