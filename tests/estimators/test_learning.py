@@ -36,7 +36,8 @@ def problem(own, limit=10**6, batch="auto"):
 def slopes(own, y):
     x = {"network": own.shared.x, "penalty": jnp.log(jnp.full(4, 0.1, jnp.float32))}
     filled = problem(own)
-    return jax.value_and_grad(lambda x, y: filled.losses(x, y, "validation").sum(), argnums=(0, 1))(x, PerTask((y,)))
+    loss = jax.value_and_grad(lambda x, y: filled.losses(x, y, "validation").sum(), argnums=(0, 1))
+    return jax.jit(loss)(x, PerTask((y,)))
 
 
 def test_padding_changes_losses_and_slopes_by_rounding_only(monkeypatch):

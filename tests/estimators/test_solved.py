@@ -44,6 +44,17 @@ def problem(padding=0):
     return own.replace(groups=(group,))
 
 
+@jax.jit
+def heads_of(own, x):
+    _, heads = own.each(lambda task: SolvedHeads(features).solution(task, x)).groups[0]
+    return heads
+
+
+@jax.jit
+def objectives(own, x):
+    return own.objectives(x, own.draw(jax.random.key(0)))
+
+
 @pytest.fixture
 def x():
     rng = np.random.default_rng(2)
@@ -58,7 +69,7 @@ def x():
 def test_heads_are_those_of_ridge(x):
     """A penalty for each feature is one for all, of features divided by its root."""
     own = problem()
-    _, heads = own.each(lambda task: SolvedHeads(features).solution(task, x)).groups[0]
+    heads = heads_of(own, x)
     p = np.exp(np.asarray(x["penalty"][3:]))
     for task, rows in ((0, slice(0, 30)), (1, slice(30, 50))):
         batch = jax.tree.map(lambda a, rows=rows: np.asarray(a)[rows], own.groups[0].train.data)
@@ -73,7 +84,7 @@ def test_heads_are_those_of_ridge(x):
 def test_heads_go_from_the_centre(x):
     """With z = y - c and targets less what the centre says, it is ridge again, with the penalty of heads in files."""
     own, centre = problem(), jnp.arange(1.0, 6.0)[:, None]
-    _, heads = own.each(lambda task: SolvedHeads(features).solution(task, x | {"centre": centre})).groups[0]
+    heads = heads_of(own, x | {"centre": centre})
     p = np.exp(np.asarray(jnp.append(x["penalty"][3:], x["penalty"][:2])))
     P = penalty_matrix(p, np.arange(1.0, 6.0))
     for task, rows in ((0, slice(0, 30)), (1, slice(30, 50))):
@@ -88,15 +99,15 @@ def test_heads_go_from_the_centre(x):
 def test_the_gradient_is_that_of_the_validation_loss_of_the_solution(x, centred):
     own = problem()
     x = x | ({"centre": jnp.arange(1.0, 6.0)[:, None]} if centred else {})
-    samples = own.draw(jax.random.key(0))
     learnt = {name: value for name, value in x.items() if name != "head"}
 
+    @jax.jit
     def whole(learnt):
         """Solved anew at every point, so that differences see all of it."""
         return own.validation_losses(learnt | {"head": x["head"]}, None)
 
     weights = jnp.array([0.3, 0.7])
-    value, slope = jax.value_and_grad(lambda x: weights @ own.objectives(x, samples))(x)
+    value, slope = jax.jit(jax.value_and_grad(lambda x: weights @ objectives(own, x)))(x)
     np.testing.assert_allclose(value, weights @ whole(learnt), rtol=1e-12)
     direction = jax.tree.map(lambda a: jnp.cos(jnp.arange(a.size, dtype=a.dtype)).reshape(a.shape), learnt)
     ends = [weights @ whole(jax.tree.map(lambda a, d, e=e: a + e * d, learnt, direction)) for e in (-1e-5, 1e-5)]
@@ -106,5 +117,5 @@ def test_the_gradient_is_that_of_the_validation_loss_of_the_solution(x, centred)
 
 
 def test_padding_does_not_matter(x):
-    losses = [own.objectives(x, own.draw(jax.random.key(0))) for own in (problem(), problem(14))]
+    losses = [objectives(own, x) for own in (problem(), problem(14))]
     np.testing.assert_allclose(*losses, rtol=1e-12)
