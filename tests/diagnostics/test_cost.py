@@ -17,6 +17,7 @@ from bilevel.lower.steps import Replay, draw_steps, lower_gradients, steps_of
 from bilevel.problem.per_task import PerTask, for_tasks
 from bilevel.studies import catalogue
 from bilevel.studies.catalogue import with_rates
+from every_solver import every
 from step_calls import expected, refreshes_of_spaba
 
 RATES = {"upper_lr": 0.01, "lower_lr": 0.05}
@@ -81,8 +82,9 @@ def same_calls(cost, expected):
     assert cost.rows == pytest.approx(cost.total, rel=1e-12)  # tasks of one row
 
 
-@pytest.mark.parametrize("listing", BILEVEL, ids=lambda listing: listing.name)
-def test_what_a_step_of_every_solver_asks_for(listing):
+@pytest.mark.parametrize("name", every([listing.name for listing in BILEVEL]))
+def test_what_a_step_of_every_solver_asks_for(name):
+    listing = catalogue.find(name)
     cost = catalogue.count(listing)
     refreshes = refreshes_of_spaba(cost.hessian_products, catalogue.STEPS) if listing.name == "SPABA" else 0
     same_calls(cost, expected(catalogue.STEPS, catalogue.Y_SIZE, refreshes)[listing.name])

@@ -1,5 +1,7 @@
 """Calls of whole runs: every solver against arithmetic from its published updates."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +25,9 @@ def calls(cost):
     return cost.upper_gradients, cost.lower_gradients, cost.hessian_products, cost.jacobian_products
 
 
+@functools.cache
 def counter(name):
+    """One for all lengths: it has compiled its step, and knows those that it has counted."""
     solver = with_rates(getattr(bl, name)(), catalogue.RATES)
     known = bl.problems.random_quadratics(0, 2, catalogue.X_SIZE, catalogue.Y_SIZE)
     return RunCounter(known.problem, solver, jnp.ones(catalogue.X_SIZE))
@@ -113,11 +117,17 @@ def measurement(power):
     return MEASURING_ROWS * (condition + settle + turns * ends)
 
 
+@functools.cache
+def automatic():
+    """Of rates that are measured."""
+    solver = bl.MORBiT(weighting=bl.weightings.SimplexAscent())
+    return RunCounter(waves(), solver, jnp.array([1.0, 2.0]))
+
+
 def test_measuring_is_counted():
     """Automatic MORBiT: 20 power iterations on batches, ten on 128 rows, then one at every refresh."""
     steps = 64
-    solver = bl.MORBiT(weighting=bl.weightings.SimplexAscent())
-    cost = RunCounter(waves(), solver, jnp.array([1.0, 2.0])).count(steps)
+    cost = automatic().count(steps)
     refreshed = {2**i for i in range(steps.bit_length())} | set(range(0, steps, steps // 20))
     refreshed = {step for step in refreshed if 0 < step < steps}
     assert cost.start.rows == 20 * BATCH + measurement(10)
@@ -140,9 +150,8 @@ def test_a_budget_buys_as_many_steps_as_fit(name):
 
 
 def test_measuring_is_part_of_the_budget():
-    solver, budget = bl.MORBiT(weighting=bl.weightings.SimplexAscent()), 200_000
-    counting = RunCounter(waves(), solver, jnp.array([1.0, 2.0]))
-    found = counting.within(budget)
+    budget = 200_000
+    found = automatic().within(budget)
     assert 0.9 * budget < found.rows[-1] <= budget
     assert found.start.rows + found.measuring.rows > 0.5 * budget
 
