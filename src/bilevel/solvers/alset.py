@@ -76,8 +76,8 @@ class ALSET(MORBiT):
 
     def lower_rates(self, problem: Problem, state: State, rows: PerTask[Sample]) -> tuple[State, PerTask[jax.Array]]:
         """ratio alpha, where a ratio is given."""
-        alpha = rate_at(self.upper_lr, state.step)
-        if self.ratio is None or alpha is None:
+        if self.ratio is None or self.upper_lr is None:
             return super().lower_rates(problem, state, rows)
         rates = self.rates.follow(problem, state.x, state.y, rows, state.rates)
-        return state._replace(rates=rates), problem.fill(self.ratio * alpha, rates.horizon.dtype)
+        beta = self.ratio * rate_at(self.upper_lr, state.step)
+        return state._replace(rates=rates), problem.fill(beta, rates.horizon.dtype)
