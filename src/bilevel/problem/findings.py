@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -156,21 +155,14 @@ def in_constraint(argument: str, constraint: Constraint, name: str, point: Tree)
 # ------------------------------------------------------------------ losses
 
 
-class _Losses(NamedTuple):
-    upper: PerTask[jax.Array]
-    lower: PerTask[jax.Array]
-
-
 # Run once, so that compiling it is what takes time; without any optimisation large data would take longer still.
 @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
-def _losses(problem: BaseProblem, x: Tree, y: PerTask[Tree]) -> _Losses:
+def _losses(problem: BaseProblem, x: Tree, y: PerTask[Tree]) -> list[PerTask[jax.Array]]:
     """f and g of every task on all the data, which is an argument: as a constant it would take seconds to compile."""
-
-    def level(name: str) -> PerTask[jax.Array]:
-        rows = zip(problem.groups, y, strict=True)
-        return PerTask(tuple(g.losses(getattr(g, name), g.source(name), x, y_group) for g, y_group in rows))
-
-    return _Losses(level("upper"), level("lower"))
+    groups = list(zip(problem.groups, y, strict=True))
+    return [
+        PerTask(tuple(g.losses(getattr(g, level), g.source(level), x, own) for g, own in groups)) for level in LEVELS
+    ]
 
 
 def in_losses(problem: BaseProblem, x: Tree, y: PerTask[Tree]) -> Iterator[ProblemFinding]:
@@ -217,21 +209,21 @@ def _in_shapes(problem: BaseProblem, group: Group, x: Tree, y: Tree) -> Iterator
             call = f"{problem.calls['upper'].split(' on ')[0]} on {role} rows"
             levels.append((group.upper, getattr(group, role), call))
     for function, source, call in levels:
-        what = f"{call} of task {_name(problem, group, 0)!r}"
-
+        said, error = None, ValueError
         try:
             out = (_on_one_row if jax.tree.leaves(source) else _on_all).eval_shape(function, group, source, x, y)
-        except Exception as error:  # whatever the user's function raises
+        except Exception as raised:  # whatever the user's function raises
             y_one = jax.eval_shape(lambda: pytrees.index(y, 0))
             point = f"x = {pytrees.describe(x)}" + (f" and y = {pytrees.describe(y_one)}" if jax.tree.leaves(y) else "")
-            yield ProblemFinding(f"{what} fails with {point}: {_first_line(error)}")
-            continue
-        if not hasattr(out, "shape") or out.shape != (group.size,):
-            one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), out)
-            yield ProblemFinding(f"{what} must return one number; it returns {pytrees.describe(one)}.")
-        elif not jnp.issubdtype(out.dtype, jnp.floating):
-            said = f"{what} must return a real floating-point number; it returns {out.dtype}."
-            yield ProblemFinding(said, error=TypeError)
+            said = f"fails with {point}: {_first_line(raised)}"
+        else:
+            if not hasattr(out, "shape") or out.shape != (group.size,):
+                one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), out)
+                said = f"must return one number; it returns {pytrees.describe(one)}."
+            elif not jnp.issubdtype(out.dtype, jnp.floating):
+                said, error = f"must return a real floating-point number; it returns {out.dtype}.", TypeError
+        if said is not None:
+            yield ProblemFinding(f"{call} of task {_name(problem, group, 0)!r} {said}", error=error)
 
 
 def _first_line(error: BaseException) -> str:
