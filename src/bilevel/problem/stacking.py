@@ -224,18 +224,13 @@ def _group(alike: list[_Uniform], batches: Batches) -> Group:
         lower=first.lower,
         train=_source([own.roles["train"] for own in alike], seed=0),
         validation=_source([own.roles["validation"] for own in alike], seed=1),
-        selection=_held_out(alike, "selection", seed=3),
-        test=_held_out(alike, "test", seed=2),
+        selection=None if first.roles["selection"] is None else _source([o.roles["selection"] for o in alike], seed=3),
+        test=None if first.roles["test"] is None else _source([o.roles["test"] for o in alike], seed=2),
         ids=jnp.asarray(np.concatenate([own.ids for own in alike]), jnp.int32),
         y=None if first.y is None else _joined([own.y for own in alike]),
         lower_batch=batches.lower,
         upper_batch=batches.upper,
     )
-
-
-def _held_out(alike: list[_Uniform], role: str, seed: int) -> Source | None:
-    """The rows of a role that tasks may do without."""
-    return None if alike[0].roles[role] is None else _source([own.roles[role] for own in alike], seed)
 
 
 def _source(data: list[Tree], seed: int) -> Source:
