@@ -45,10 +45,6 @@ class Watch(NamedTuple):
         zero = jnp.zeros((), weights.dtype)
         return cls(zero, zero, weights, weights)
 
-    def see(self, norm: jax.Array) -> Watch:
-        """One step more."""
-        return self._replace(squares=self.squares + norm**2)
-
     def weigh(self, before: jax.Array, after: jax.Array) -> Watch:
         """One move of the weights more."""
         travel = self.travel + jnp.sum(jnp.abs(after - before))
@@ -112,11 +108,6 @@ def _moved(solver: SomeTasks, problem: Problem, state: State, key: jax.Array) ->
     return solver.moved(problem, state, key)
 
 
-def _moved_finitely(norm: jax.Array, x: Tree) -> jax.Array:
-    """Whether the direction was finite. A solver may not know its norm, which is NaN then: so x is looked at."""
-    return jax.lax.cond(jnp.isnan(norm), lambda: pytrees.all_finite(x), lambda: jnp.isfinite(norm))
-
-
 @functools.partial(jax.jit, static_argnames="layout")
 def steps(
     solver: Solver,
@@ -138,13 +129,16 @@ def steps(
     def one(carry: Carry) -> Carry:
         before = carry.state if layout is None else layout.with_whole_x(carry.state)
         state, info = step(solver, problem, before, jax.random.fold_in(key, before.step))
-        watch = carry.watch.see(info.direction_norm)
+        norm = info.direction_norm
+        watch = carry.watch._replace(squares=carry.watch.squares + norm**2)
         if isinstance(carry.average, LateAverage):
             average = carry.average.see(state)
         else:
             average = add(carry.average, Variables.of(state), state.step, state.weights.dtype)
             watch = watch.weigh(before.weights, state.weights)
-        finite = jnp.all(jnp.isfinite(info.losses)) & _moved_finitely(info.direction_norm, state.x)
+        finite = jnp.all(jnp.isfinite(info.losses))
+        # A solver may not know the norm of its direction, which is NaN then: so x is looked at.
+        finite &= jax.lax.cond(jnp.isnan(norm), lambda: pytrees.all_finite(state.x), lambda: jnp.isfinite(norm))
         return laid_out(Carry(state, average, carry.random, info, watch, finite))
 
     # Three stretches, before the picked step, the step itself and after it, in a loop so that `one` is compiled once.
@@ -154,7 +148,10 @@ def steps(
         number, end = part
         more = lambda state: (state.step < end) & jnp.logical_not(solver.has_ended(state))  # noqa: E731
         go = lambda carry: more(carry.state) & carry.finite  # noqa: E731
-        carry = (_in_parts(solver, problem, go, one) if isinstance(solver, SomeTasks) else _whole(go, one))(carry)
+        if isinstance(solver, SomeTasks):
+            carry = _in_parts(solver, problem, go, one)(carry)
+        else:
+            carry = jax.lax.while_loop(go, one, carry)
         state, kept = carry.state, carry.random
         here, after = (pick < stop) & (number == 0), (pick < stop) & (number == 1)
         choose = lambda when, new, old: jax.tree.map(lambda n, o: jnp.where(when, n, o), new, old)  # noqa: E731
@@ -186,11 +183,6 @@ def steps_of_lanes(
     lanes = (pytrees.stack(carries), pytrees.stack(keys), jnp.stack(stops), jnp.stack(picks))
     after = jax.vmap(functools.partial(steps, solver, problem))(*lanes)
     return tuple(pytrees.index(after, i) for i in range(len(carries)))
-
-
-def _whole(go: Callable[[Carry], jax.Array], one: Callable[[Carry], Carry]) -> Callable[[Carry], Carry]:
-    """Whole steps."""
-    return lambda carry: jax.lax.while_loop(go, one, carry)
 
 
 def _in_parts(
