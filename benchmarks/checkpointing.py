@@ -127,7 +127,7 @@ TASKS, COPIES = 64, 4  # of y a state has four: the last, the best, a random one
 def part(folder: str, address: str, process: str, megabytes: str, times: str) -> None:
     """What one of two processes measures, printed as JSON lines."""
     bl.distributed.start(address, processes=2, process=int(process))
-    from bilevel._run import driver
+    from bilevel._run import recording
     from bilevel._run.checkpoint_writer import open_checkpoints
     from bilevel._run.devices import Layout
     from bilevel._run.run import Run
@@ -145,7 +145,7 @@ def part(folder: str, address: str, process: str, megabytes: str, times: str) ->
             kept = {"checkpoint": bl.Checkpoint(place, seconds=None, steps=1, files=files), "layout": layout}
             made = Run(given, bl.MORBiT(0.1, 0.1), x, y, 0, 10, **kept)
             with open_checkpoints([made]) as [writer]:
-                reached = driver._begin(made)._replace(step=1)
+                reached = recording.begin(made)._replace(step=1)
                 found = _measured(functools.partial(writer.offer, reached), place / "state-000000000001.safetensors")
             with open_checkpoints([Run(given, bl.MORBiT(0.1, 0.1), x, y, 0, 10, resume=True, **kept)]) as [writer]:
                 found |= {f"read {name}": value for name, value in _measured(writer.restore).items()}

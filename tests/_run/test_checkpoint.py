@@ -17,7 +17,7 @@ import optax
 import pytest
 
 import bilevel as bl
-from bilevel._run import checkpoint_writer, driver, identity, loop, state_files
+from bilevel._run import checkpoint_writer, driver, identity, loop, recording, state_files
 from bilevel._run.checkpoint_writer import open_checkpoints
 from bilevel._run.parallel_runs import run_all
 from bilevel._run.progress import Quiet
@@ -523,7 +523,7 @@ def test_states_beyond_where_a_run_went_back_to_are_removed(tmp_path):
     """They would be taken for the newest ones."""
     run = Run(NOISY, SOLVERS["MORBiT"], X, Y, 0, 60, 20, checkpoint=bl.Checkpoint(tmp_path))
     with open_checkpoints([run]) as [writer]:
-        reached = driver._begin(writer._run)
+        reached = recording.begin(writer._run)
         for step in (10, 20, 30, 40, 15):
             writer.stop(reached._replace(step=step))
     assert states(tmp_path) == ["state-000000000015.safetensors"]

@@ -41,36 +41,22 @@ from bilevel.results.result import Result
 DISK_LATENCY, DISK_SPEED = 0.1, 1e8  # seconds, bytes a second: assumed until a write was timed
 
 
-class NoCheckpoint:
-    """Writes nothing: for a run without checkpoints."""
-
-    write_seconds = 0.0  # to write one state, measured or estimated
-    kept_step: int | None = None  # of the newest state in the folder; None = there is none
-
-    def restore(self) -> RunState | None:
-        return None
-
-    def next_due(self) -> int | None:
-        return None
-
-    def offer(self, reached: RunState) -> None: ...
-
-    def stop(self, reached: RunState) -> None: ...
-
-    def end(self, reached: RunState, result: Result) -> None: ...
-
-
-class CheckpointWriter(NoCheckpoint):
+class CheckpointWriter:
     """Writes the checkpoints of one run.
 
     Of several processes, process 0 has the folder. When it says so, the others send their part to it or to Orbax. They
     resume from what it has read.
     """
 
+    write_seconds = 0.0  # to write one state, measured or estimated
+    kept_step: int | None = None  # of the newest state in the folder; None = there is none
+
     def __init__(
         self, run: Run, checkpoint: Checkpoint, folder: RunFolder | None = None, facts: dict[str, Any] | None = None
     ):
+        assert run.report is not None  # as it has a checkpoint
         self._run, self._checkpoint, self._folder, self._facts = run, checkpoint, folder, facts or {}
+        self._report = run.report
         self._writer = checkpoint.files.writer(run.peers.processes, run.peers.rank)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="bilevel-writer")
         self._writing: Future[float] | None = None
@@ -189,7 +175,7 @@ class CheckpointWriter(NoCheckpoint):
         with self._trouble("its state", last):
             self.write_seconds = writing.result()
             self.kept_step = self._last_step
-            self._run.report.event("checkpoint", {"step": self._last_step, "seconds": self.write_seconds})
+            self._report.event("checkpoint", {"step": self._last_step, "seconds": self.write_seconds})
 
     @contextlib.contextmanager
     def _trouble(self, what: str, last: bool) -> Iterator[None]:
@@ -198,7 +184,7 @@ class CheckpointWriter(NoCheckpoint):
             yield
         except OSError as error:
             said = f"solve(checkpoint={str(self._checkpoint.folder)!r}): {what} could not be written ({error})."
-            self._run.report.event("problem", {"message": said})
+            self._report.event("problem", {"message": said})
             if self._folder is not None and (not self._warned or last):
                 self._warned = True
                 then = "The result still has it." if last else "The run continues, and the write is tried again."
@@ -215,10 +201,13 @@ class StatesOnly(CheckpointWriter):
 @contextlib.contextmanager
 def open_checkpoints(
     runs: Sequence[Run], kind: type[CheckpointWriter] = CheckpointWriter
-) -> Iterator[Sequence[NoCheckpoint]]:
-    """A scope with one writer for each of several runs that differ in their seed; each holds the lock of its folder."""
+) -> Iterator[Sequence[CheckpointWriter]]:
+    """A scope with one writer for each of several runs that differ in their seed; each holds the lock of its folder.
+
+    Runs without checkpoints have no writers.
+    """
     if runs[0].checkpoint is None:
-        yield [NoCheckpoint() for _ in runs]
+        yield ()
         return
     with contextlib.ExitStack() as stack:
         writers = runs[0].peers.led(lambda: _opened(stack, runs, kind))
@@ -251,6 +240,7 @@ def _opened(stack: contextlib.ExitStack, runs: Sequence[Run], kind: type[Checkpo
             before = kept.get("environment", {})
             changed |= {changes(before, made_with)} - {""}
             draws_others |= run.draws and before.get("devices") != made_with["devices"]
+        assert run.report is not None
         run.report.keep_in(folder.path)
         writers.append(kind(run, run.checkpoint, folder, {"made with": made_with, "run": digest(facts)}))
     if changed:

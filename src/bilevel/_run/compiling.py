@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.monitoring
@@ -176,16 +177,16 @@ class Clock:
     began: float = dataclasses.field(default_factory=time.perf_counter)
     compiled: float = dataclasses.field(default_factory=compile_seconds)
 
-    @property
-    def seconds(self) -> float:
-        return self.seconds_before + time.perf_counter() - self.began
+    def read(self) -> Times:
+        """The times now."""
+        seconds = self.seconds_before + time.perf_counter() - self.began
+        compiling = self.compiled_before + compile_seconds() - self.compiled
+        return Times(seconds, compiling, seconds - compiling)
 
-    @property
-    def compile_seconds(self) -> float:
-        """Seconds of these that went into compiling."""
-        return self.compiled_before + compile_seconds() - self.compiled
 
-    @property
-    def running_seconds(self) -> float:
-        """The others: what was not compiling."""
-        return self.seconds - self.compile_seconds
+class Times(NamedTuple):
+    """Seconds that a run took so far."""
+
+    seconds: float
+    compile_seconds: float  # of these
+    running: float  # the others

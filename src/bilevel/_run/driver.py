@@ -17,9 +17,8 @@ from collections.abc import Callable, Sequence
 import jax
 
 from bilevel._run import loop, prefetch, recording
-from bilevel._run.checkpoint_writer import NoCheckpoint
+from bilevel._run.checkpoint_writer import CheckpointWriter
 from bilevel._run.compiling import Clock
-from bilevel._run.evaluation import check_metrics
 from bilevel._run.loop import Carry
 from bilevel._run.progress import Bar
 from bilevel._run.recovery import guarded, respond, solver_of
@@ -33,7 +32,7 @@ KEPT = "Its state is kept: with resume=True it goes on from here."
 CALL_SECONDS = 0.5  # about how long one compiled call may take, so that the bar moves and Ctrl-C works at once
 
 
-def run_one(run: Run, bar: Bar, halt: threading.Event | None = None, writer: NoCheckpoint | None = None) -> Result:
+def run_one(run: Run, bar: Bar, halt: threading.Event | None = None, writer: CheckpointWriter | None = None) -> Result:
     """Makes a run.
 
     Args:
@@ -45,23 +44,26 @@ def run_one(run: Run, bar: Bar, halt: threading.Event | None = None, writer: NoC
     Returns:
         The result; a run that diverges says so in its status and message, not by a warning.
     """
-    return run_lanes([run], [bar], halt, None if writer is None else [writer])[0]
+    return run_lanes([run], [bar], halt, () if writer is None else [writer])[0]
 
 
 def run_lanes(
     runs: Sequence[Run],
     bars: Sequence[Bar],
     halt: threading.Event | None = None,
-    writers: Sequence[NoCheckpoint] | None = None,
+    writers: Sequence[CheckpointWriter] = (),
     compiled: threading.Event | None = None,
 ) -> list[Result]:
-    """Drives runs that differ in their seed, in one batch; sets `compiled` after the first call."""
+    """Drives runs that differ in their seed, in one batch; sets `compiled` after the first call.
+
+    There is a writer for each of them, or none for all.
+    """
     halt = threading.Event() if halt is None else halt
-    writers = [NoCheckpoint() for _ in runs] if writers is None else writers
     clock, lanes = _take_up(runs, writers)
-    peers = runs[0].peers
+    peers, deadline = runs[0].peers, runs[0].deadline
     for run, lane in zip(runs, lanes, strict=True):
-        run.report.start(run, lane)
+        if run.report is not None:
+            run.report.start(run, lane)
     settled, took = lanes, 0.0  # a run continues from a call and what was due after it, or from before both
     # Nothing is shown before the first call has compiled the steps.
     try:
@@ -70,10 +72,12 @@ def run_lanes(
                 halt.set()  # another process may have been told
                 lanes = _stopped(runs, lanes, INTERRUPTED, BREAK)
                 break
-            if peers.decided(_is_time_up(runs[0], writers, took)):
-                lanes = _stopped(runs, lanes, STOPPED, f"Stopped because {runs[0].deadline}.")
+            writing = sum(writer.write_seconds for writer in writers)
+            # One more call and the writing of checkpoints must end before the deadline.
+            if peers.decided(deadline is not None and deadline.is_within(took + writing)):
+                lanes = _stopped(runs, lanes, STOPPED, f"Stopped because {deadline}.")
                 break
-            began, before = clock.running_seconds, lanes
+            began, before = clock.read(), lanes
             lanes = advance(runs, lanes, clock, writers)
             if compiled is not None:
                 compiled.set()
@@ -82,10 +86,14 @@ def run_lanes(
                     continue
                 evaluated = len(lane.rows) > len(before[i].rows) or before[i].steps_per_second is None
                 bars[i].show(lane.step, *((lane.rows[-1].worst, lane.rows[-1].mean) if evaluated else ()))
-                runs[i].report.move(lane)
+                if (report := runs[i].report) is not None:
+                    report.move(lane)
                 lanes[i] = _decide(runs[i], lane, clock) if lane.step > before[i].step else lane
-            settled, took = list(map(_settled, settled, lanes)), clock.running_seconds - began
-            for writer, lane in zip(writers, lanes, strict=True):
+            # A callback that failed sees its evaluation again.
+            both = zip(settled, lanes, strict=True)
+            settled = [old if lane.status == CALLBACK_FAILED else lane for old, lane in both]
+            took = clock.read().running - began.running
+            for writer, lane in zip(writers, lanes, strict=False):
                 writer.offer(lane)
     except KeyboardInterrupt:
         if halt.is_set():  # the second one
@@ -93,26 +101,22 @@ def run_lanes(
         lanes = _stopped(runs, lanes, INTERRUPTED, BREAK)
     except Exception:
         if prefetch.failure(runs[0].problem) is not None:  # nothing else is wrong: it can go on from here
-            for writer, lane in zip(writers, settled, strict=True):
+            for writer, lane in zip(writers, settled, strict=False):
                 if lane.running:
                     writer.stop(lane)
         raise
-    return [_conclude(*one) for one in zip(runs, lanes, settled, bars, writers, strict=True)]
+    own = writers or [None] * len(runs)
+    return [_conclude(*one) for one in zip(runs, lanes, settled, bars, own, strict=True)]
 
 
-def _take_up(runs: Sequence[Run], writers: Sequence[NoCheckpoint]) -> tuple[Clock, list[RunState]]:
+def _take_up(runs: Sequence[Run], writers: Sequence[CheckpointWriter]) -> tuple[Clock, list[RunState]]:
     """The saved states of the runs, or their first ones; the clock continues from the saved times."""
     clock = Clock()
-    kept = [writer.restore() for writer in writers]
-    lanes = [_begin(run) if lane is None else lane for run, lane in zip(runs, kept, strict=True)]
+    kept = [writer.restore() for writer in writers] or [None] * len(runs)
+    lanes = [recording.begin(run) if lane is None else lane for run, lane in zip(runs, kept, strict=True)]
     before = max((lane.seconds, lane.compile_seconds) for lane in lanes)
     clock = dataclasses.replace(clock, seconds_before=before[0], compiled_before=before[1])
     return clock, [_timed(lane, clock) if lane.running else lane for lane in lanes]
-
-
-def _is_time_up(run: Run, writers: Sequence[NoCheckpoint], took: float) -> bool:
-    """Whether one more call and the writing of checkpoints would end after the deadline."""
-    return run.deadline is not None and run.deadline.is_within(took + sum(writer.write_seconds for writer in writers))
 
 
 def _stopped(runs: Sequence[Run], lanes: Sequence[RunState], status: str, message: str) -> list[RunState]:
@@ -121,40 +125,30 @@ def _stopped(runs: Sequence[Run], lanes: Sequence[RunState], status: str, messag
     return [lane.ended(status, said) if lane.running else lane for lane, said in zip(lanes, later, strict=True)]
 
 
-def _settled(before: RunState, lane: RunState) -> RunState:
-    """The state that a run continues from: a callback that failed sees its evaluation again."""
-    return before if lane.status == CALLBACK_FAILED else lane
-
-
-def _conclude(run: Run, lane: RunState, settled: RunState, bar: Bar, writer: NoCheckpoint) -> Result:
+def _conclude(run: Run, lane: RunState, settled: RunState, bar: Bar, writer: CheckpointWriter | None) -> Result:
     """The result of a run. A state to resume is written before the last evaluation, which is no part of it."""
     goes_on = settled.running and lane.status in (INTERRUPTED, STOPPED, CALLBACK_FAILED)
-    if goes_on:
+    if writer is not None and goes_on:
         writer.stop(settled)
     lane = lane if lane.rows[-1].step == lane.step else recording.add_row(run, lane, last=True)
-    run.report.move(lane)
+    if run.report is not None:
+        run.report.move(lane)
     result = recording.result(run, lane)
-    if not goes_on:
+    if writer is not None and not goes_on:
         writer.end(lane, result)
-    run.report.conclude(result)
+    if run.report is not None:
+        run.report.conclude(result)
     bar.end(lane.status)
     return result
 
 
-def _begin(run: Run) -> RunState:
-    state = run.start()
-    check_metrics(run.metrics, run.placed, state.x, state.y)
-    carry = loop.first(run.stepper, run.placed, state, run.key)
-    reached = recording.begin(run, carry if run.layout is None else run.layout.laid_out(carry))
-    return reached._replace(safe=reached.carry) if run.policy.goes_back else reached
-
-
 def _timed(lane: RunState, clock: Clock) -> RunState:
-    return lane._replace(seconds=clock.seconds, compile_seconds=clock.compile_seconds)
+    now = clock.read()
+    return lane._replace(seconds=now.seconds, compile_seconds=now.compile_seconds)
 
 
 def advance(
-    runs: Sequence[Run], lanes: Sequence[RunState], clock: Clock, writers: Sequence[NoCheckpoint] = ()
+    runs: Sequence[Run], lanes: Sequence[RunState], clock: Clock, writers: Sequence[CheckpointWriter] = ()
 ) -> list[RunState]:
     """One compiled call of the lanes that run, up to the next step at which something is due; then does what is due.
 
@@ -200,14 +194,16 @@ def _attend(run: Run, lane: RunState) -> RunState:
     last = lane.step == run.steps or bool(run.solver.has_ended(state))
     if not (last or run.evaluates_at(lane.step)):
         return lane
-    return guarded(run, recording.add_row(run, lane, last), last)
+    lane = recording.add_row(run, lane, last)
+    return guarded(run, lane, last) if run.policy.goes_back else lane
 
 
 def _decide(run: Run, lane: RunState, clock: Clock) -> RunState:
     """Decides whether a run continues after a call."""
     if not lane.running or lane.rows[-1].step != lane.step:
         return lane
-    lane = recording.call_back(run, lane)
+    if run.callback is not None:
+        lane = recording.call_back(run, lane, run.callback)
     if not lane.running:
         return _timed(lane, clock)
     if run.patience is not None and lane.since_best >= run.patience:
@@ -224,7 +220,7 @@ def _stop(
     runs: Sequence[Run],
     moves: Sequence[bool],
     first: RunState,
-    writers: Sequence[NoCheckpoint],
+    writers: Sequence[CheckpointWriter],
     limits: Sequence[int | None],
 ) -> int:
     """The step at which the next call ends: something is due there, or the call takes about `CALL_SECONDS`."""
@@ -238,7 +234,7 @@ def _stop(
     if len(runs) == 1:
         return stop
     # A batched loop would wait for the picks of its lanes one after the other: calls end at a pick instead.
-    picks = [run.pick(step, stop) for run, moving in zip(runs, moves, strict=True) if moving]
+    picks = [run.reservoir.pick(step, stop) for run, moving in zip(runs, moves, strict=True) if moving]
     return min([stop, *(pick + 1 for pick in picks if pick is not None)])
 
 
@@ -246,9 +242,10 @@ def _call(
     runs: Sequence[Run], lanes: Sequence[RunState], stops: Sequence[int], first: RunState
 ) -> Callable[[], Sequence[Carry]]:
     """A compiled call: steps at the rates of `first`, which the lanes that move have in common."""
-    picks = [run.pick(lane.step, stop) for run, lane, stop in zip(runs, lanes, stops, strict=True)]
+    picks = [run.reservoir.pick(lane.step, stop) for run, lane, stop in zip(runs, lanes, stops, strict=True)]
     picks = [int(run.steps) if pick is None else pick for run, pick in zip(runs, picks, strict=True)]
-    solver, problem, layout = solver_of(runs[0], first), runs[0].placed, runs[0].layout
+    solver = runs[0].stepper if first.scale == 1 else solver_of(runs[0], first)
+    problem, layout = runs[0].placed, runs[0].layout
     if len(runs) == 1:
         return lambda: (loop.steps(solver, problem, lanes[0].carry, runs[0].key, stops[0], picks[0], layout=layout),)
     carries, keys = tuple(lane.carry for lane in lanes), tuple(run.key for run in runs)

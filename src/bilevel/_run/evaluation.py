@@ -78,7 +78,9 @@ def fit(problem: BaseProblem, x: Tree, y: PerTask[Tree]) -> Fit:
 def evaluate(problem: BaseProblem, x: Tree, y: Tree, metrics: Metrics = ()) -> Losses:
     """Losses on all the data of each role, and the metrics."""
     losses = problem.validation_losses(x, y), problem.selection_losses(x, y), problem.test_losses(x, y)
-    return Losses(*losses, measure(metrics, problem, x, y))
+    # One number a task: "validation accuracy", "test accuracy".
+    roles = roles_of(problem) if metrics else ()
+    return Losses(*losses, {f"{role} {name}": problem.losses(x, y, role, f) for name, f in metrics for role in roles})
 
 
 @jax.jit
@@ -215,10 +217,8 @@ Metrics = tuple[tuple[str, Metric], ...]  # names and functions; hashable, as th
 ROLES = ("validation", "selection", "test")
 
 
-def read(metrics: Mapping[str, Metric] | None, problem: BaseProblem) -> Metrics:
+def read(metrics: Mapping[str, Metric], problem: BaseProblem) -> Metrics:
     """The metrics of `solve(metrics=...)`, checked."""
-    if metrics is None:
-        return ()
     if not isinstance(metrics, Mapping):
         raise TypeError(f"solve(metrics=...) got {metrics!r}: it needs a dict of functions by name.")
     if metrics and not isinstance(problem, Problem):
@@ -243,11 +243,6 @@ def check_metrics(metrics: Metrics, problem: BaseProblem, x: Tree, y: PerTask[Tr
         if not hasattr(out, "shape") or out.shape != (problem.size,) or not jnp.issubdtype(out.dtype, jnp.floating):
             one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), out)
             raise ValueError(f"{what} must return one floating-point number; it returns {pytrees.describe(one)}.")
-
-
-def measure(metrics: Metrics, problem: BaseProblem, x: Tree, y: PerTask[Tree]) -> dict[str, jax.Array]:
-    """Every metric on all the data of each role, one number a task: "validation accuracy", "test accuracy"."""
-    return {f"{role} {name}": problem.losses(x, y, role, f) for name, f in metrics for role in roles_of(problem)}
 
 
 def roles_of(problem: BaseProblem) -> list[str]:

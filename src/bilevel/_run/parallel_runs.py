@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 import jax
 import numpy as np
 
-from bilevel._run.checkpoint_writer import NoCheckpoint
+from bilevel._run.checkpoint_writer import CheckpointWriter
 from bilevel._run.driver import run_lanes
 from bilevel._run.progress import Bar
 from bilevel._run.run import Run
@@ -21,7 +21,7 @@ def run_all(
     runs: Sequence[Run],
     bar: Bar,
     halt: threading.Event | None = None,
-    writers: Sequence[NoCheckpoint] | None = None,
+    writers: Sequence[CheckpointWriter] = (),
 ) -> list[Result]:
     """Makes several runs at once; Ctrl-C ends all of them and returns what they have reached.
 
@@ -29,10 +29,10 @@ def run_all(
     bit. On an accelerator runs that differ in their seed alone are one batch.
     """
     halt = threading.Event() if halt is None else halt
-    bars, writers = bar.split(len(runs)), [NoCheckpoint() for _ in runs] if writers is None else writers
+    bars = bar.split(len(runs))
 
     def make(i: int, compiled: threading.Event | None = None) -> Result:
-        return run_lanes([runs[i]], [bars[i]], halt, [writers[i]], compiled)[0]
+        return run_lanes([runs[i]], [bars[i]], halt, writers[i : i + 1], compiled)[0]
 
     if runs[0].layout is not None:  # all devices are for one run at a time
         return [make(i) for i in range(len(runs))]

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import DTypeLike
 
 from bilevel._core.types import Count, Json, Scalar, Tree
-from bilevel._run import final_refit
+from bilevel._run import final_refit, loop
 from bilevel._run.devices import fetched
-from bilevel._run.evaluation import Fit, fit, fit_fresh, in_order, objective
+from bilevel._run.evaluation import Fit, check_metrics, fit, fit_fresh, in_order, objective
 from bilevel._run.evaluation import evaluate as evaluate
 from bilevel._run.loop import Carry, Variables, Watch, average_of
 from bilevel._run.progress import LOGGER
-from bilevel._run.run import Run
+from bilevel._run.run import Callback, Run
 from bilevel._run.run_state import CALLBACK_FAILED, STOPPED, Evaluated, Row, RunState, score
 from bilevel.problem.problem import BaseProblem
 from bilevel.results.history import History, Iterate
@@ -29,12 +29,26 @@ from bilevel.solvers._base.fresh_tasks import FreshTasks
 from bilevel.solvers._base.state import Info, State
 
 
-def begin(run: Run, carry: Carry) -> RunState:
+def begin(run: Run) -> RunState:
     """The state of a run before its first step."""
+    state = run.start()
+    check_metrics(run.metrics, run.placed, state.x, state.y)
+    carry = loop.first(run.stepper, run.placed, state, run.key)
+    carry = carry if run.layout is None else run.layout.laid_out(carry)
     row, point, passes = _row(run, carry, 0, 0.0, fits=run.fits)
     row = row._replace(direction_norm=float("nan"))
-    best = _evaluated(point, row)
-    return RunState(carry, 0, (row,), best, since_best=0, seconds=0.0, compile_seconds=0.0, passes=passes, seen=point)
+    return RunState(
+        carry=carry,
+        step=0,
+        rows=(row,),
+        best=_evaluated(point, row),
+        since_best=0,
+        seconds=0.0,
+        compile_seconds=0.0,
+        passes=passes,
+        seen=point,
+        safe=carry if run.policy.goes_back else None,
+    )
 
 
 def add_row(run: Run, reached: RunState, last: bool = False) -> RunState:
@@ -69,28 +83,26 @@ def as_dict(run: Run, reached: RunState) -> dict[str, Json]:
 
 def result(run: Run, reached: RunState) -> Result:
     """The result of a run."""
-    problem = run.problem
-
-    def iterate(evaluated: Evaluated) -> Iterate:
+    refits = run.draws and final_refit.is_needed(run.stepper, run.problem)
+    iterates: dict[str, Iterate] = {}
+    for name, evaluated in (_visited if refits else _evaluated_again)(run, reached).items():
         (x, y, weights), validation, selection, test, metrics = run.whole(evaluated)
-        return Iterate(
+        iterates[name] = Iterate(
             x=x,
-            y=problem.by_name(y),
+            y=run.problem.by_name(y),
             weights=np.asarray(weights),
             losses=validation,
             selection_losses=selection,
             test_losses=test,
             metrics=in_order(run.metrics, metrics),
         )
-
-    found = (_visited if final_refit.is_needed(run.stepper, problem) else _evaluated_again)(run, reached)
     return Result(
-        problem=problem,
+        problem=run.problem,
         solver=run.solver,
-        last=iterate(found["last"]),
-        best=iterate(found["best"]),
-        random=iterate(found["random"]),
-        average=iterate(found["average"]),
+        last=iterates["last"],
+        best=iterates["best"],
+        random=iterates["random"],
+        average=iterates["average"],
         history=_history(run, reached.rows),
         status=reached.status,
         message=reached.message,
@@ -119,19 +131,20 @@ def _visited(run: Run, reached: RunState) -> dict[str, Evaluated]:
 
 def _evaluated_again(run: Run, reached: RunState) -> dict[str, Evaluated]:
     """The iterates of any other run, evaluated again if its evaluations were of some of the tasks."""
-    carry = reached.carry
-
-    def at(point: Variables) -> Evaluated:
-        point = point._replace(y=_fitted(run, point.x, point.y).y)
-        return Evaluated(point, *_fetched(run, evaluate(run.placed, point.x, point.y, run.metrics)))
-
-    row, seen = reached.rows[-1], reached.seen
+    carry, row, seen = reached.carry, reached.rows[-1], reached.seen
     known = seen is not None and row.step == reached.step and (row.fitted or not run.fits)
-    ends = {"last": _evaluated(seen, row) if seen is not None and known else at(Variables.of(carry.state))}
-    ends |= {"best": reached.best}
+    last = _evaluated(seen, row) if seen is not None and known else _losses_at(run, Variables.of(carry.state))
+    ends = {"last": last, "best": reached.best}
     if run.part is not None or isinstance(run.stepper, FreshTasks):
-        ends = {name: at(evaluated.point) for name, evaluated in ends.items()}
-    return ends | {"average": at(average_of(carry.average, carry.state)), "random": at(carry.random)}
+        ends = {name: _losses_at(run, evaluated.point) for name, evaluated in ends.items()}
+    average = average_of(carry.average, carry.state)
+    return ends | {"average": _losses_at(run, average), "random": _losses_at(run, carry.random)}
+
+
+def _losses_at(run: Run, point: Variables) -> Evaluated:
+    """The losses of all tasks at a point, with y as in other evaluations."""
+    point = point._replace(y=_fitted(run, point.x, point.y).y)
+    return Evaluated(point, *_fetched(run, evaluate(run.placed, point.x, point.y, run.metrics)))
 
 
 def _row(
@@ -203,8 +216,7 @@ def evaluated_at(run: Run, state: State) -> Evaluated:
     """A point and its losses, of the tasks that are evaluated along the run."""
     point = Variables.of(state)
     if run.part is None:
-        point = point._replace(y=_fitted(run, state.x, state.y).y)
-        return Evaluated(point, *_fetched(run, evaluate(run.placed, point.x, point.y, run.metrics)))
+        return _losses_at(run, point)
     weights = _fetched(run, state.weights)
     found = run.part.evaluate(run.placed, state.x, state.y, weights, run.metrics, run.fits)
     return _by_part(point, found.losses.validation.dtype, found.largest, found.losses.selection)
@@ -228,22 +240,19 @@ def _by_part(point: Variables, dtype: DTypeLike, largest: float, selection: np.n
 
 
 def _history(run: Run, rows: tuple[Row, ...]) -> History:
-    def column(values: tuple[ArrayLike | None, ...]) -> np.ndarray | None:
-        return None if values[0] is None else np.stack([np.asarray(value) for value in values])
-
-    names = [name for name in Row._fields if name != "metrics"]
-    columns: dict[str, Json] = {name: column(tuple(getattr(row, name) for row in rows)) for name in names}
+    columns: dict[str, Json] = {}
+    for name in (name for name in Row._fields if name != "metrics"):
+        column = [getattr(row, name) for row in rows]
+        columns[name] = None if column[0] is None else np.stack(column)
     measured = {name: np.stack([row.metrics[name] for row in rows]) for name in rows[0].metrics}
     return History(**columns, metrics=in_order(run.metrics, measured))
 
 
-def call_back(run: Run, lane: RunState) -> RunState:
+def call_back(run: Run, lane: RunState, callback: Callback) -> RunState:
     """The state after the callback. The run ends if the callback returned True or raised."""
-    if run.callback is None:
-        return lane
     evaluation, failed, stops = as_dict(run, lane), "", False
     try:
-        stops = run.peers.leads and bool(run.callback(evaluation))
+        stops = run.peers.leads and bool(callback(evaluation))
     except Exception as error:  # whatever a user's function raises
         LOGGER.error("The callback of solve raised at step %d.", lane.step, exc_info=True)
         said = f"The callback raised at step {lane.step}, {type(error).__name__}: {error}"

@@ -70,19 +70,19 @@ def respond(run: Run, reached: RunState, last: Carry, broken: Carry) -> RunState
 
 
 def solver_of(run: Run, reached: RunState) -> Solver:
-    """The solver at the rates that the run has come to."""
-    scaled = None if reached.scale == 1 else run.solver.with_scaled_rates(reached.scale)
+    """The solver at the rates that the run has come to, where these are no longer the first."""
+    scaled = run.solver.with_scaled_rates(reached.scale)
     return run.stepper if scaled is None else scaled.stepper()
 
 
 def guarded(run: Run, reached: RunState, last: bool) -> RunState:
-    """Decides about a run at an evaluation: the point of the lowest objective is kept, a run far above it goes back.
+    """Decides about a run at an evaluation, under a policy that lets it go back to the point of the lowest objective.
 
     A run goes back if its objective exceeds the best one by half of the best and by half of all that was gained. It
     then continues with smaller rates, as after a divergence, as often as the policy says. A run with automatic rates
     may end up to a twentieth above its best and not above its start: otherwise it ends at its best point.
     """
-    if not run.policy.goes_back or not run.problem.comparable_losses:
+    if not run.problem.comparable_losses:
         return reached
     row = reached.rows[-1]
     known = isinstance(getattr(run.solver, "weighting", None), Weighting)  # what it minimises

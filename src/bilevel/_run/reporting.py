@@ -163,6 +163,6 @@ def failures_told(runs: Sequence[Run]) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        for run in runs:
-            run.report.end(FAILED, f"{type(error).__name__}: {error}")
+        for report in (run.report for run in runs if run.report is not None):
+            report.end(FAILED, f"{type(error).__name__}: {error}")
         raise

@@ -55,7 +55,7 @@ class Run:
         checkpoint: where its state is written; None = nowhere.
         resume: continue the run that is in that folder; False = the folder must hold no run.
         deadline: when it must end; None = never.
-        report: its loggers.
+        report: its loggers; None = it has none. One with a checkpoint has some.
         metrics: what is measured besides the losses, names and functions; see `metrics`.
         layout: on which devices; None = on one.
         fitted: fit a copy of y to x at evaluations; False = evaluate at the y of the steps.
@@ -75,7 +75,7 @@ class Run:
     checkpoint: Checkpoint | None = None
     resume: bool = False
     deadline: Deadline | None = None
-    report: Report = dataclasses.field(default_factory=Report)
+    report: Report | None = None
     metrics: tuple[tuple[str, Callable[..., jax.Array]], ...] = ()
     layout: Layout | None = None
     fitted: bool = True
@@ -94,12 +94,15 @@ class Run:
         values.whole("seed", self.seed, least=0, of="solve")
         if not isinstance(self.fitted, bool):
             raise TypeError(f"solve(fitted={self.fitted!r}): it needs True or False.")
-        if not isinstance(self.policy, Policy):
+        if self.on_divergence is not None and not isinstance(self.on_divergence, Policy):
             raise TypeError(
                 f"solve(on_divergence=...) got {self.on_divergence!r}: it needs a policy object, such as "
                 "bl.divergence.Stop()."
             )
-        self.policy.check()
+        if self.on_divergence is not None:
+            self.on_divergence.check()
+        if self.report is None and self.checkpoint is not None:
+            object.__setattr__(self, "report", Report())
         if self.placed is None:
             # If steps see all tasks, a loader would read all of them in every step.
             problem = self.problem if self.draws else self.problem.in_memory()
@@ -154,7 +157,7 @@ class Run:
     @functools.cached_property
     def peers(self) -> Peers:
         """The processes that share the run."""
-        return Peers.of(1 if self.layout is None else self.layout.processes)
+        return Peers() if self.layout is None else Peers.of(self.layout.processes)
 
     @functools.cached_property
     def _start_key(self) -> jax.Array:
@@ -191,34 +194,29 @@ class Run:
 
         The limit counts passes over the training rows, not seconds, so that all machines evaluate the same.
         """
-        return passes <= FITTING * self._passes_of_a_step * step + self._passes_of_a_second
+        of_a_step, of_a_second = self._passes
+        return passes <= FITTING * of_a_step * step + of_a_second
 
     @functools.cached_property
-    def _passes_of_a_step(self) -> float:
-        """The passes of a step over a batch of its tasks: a gradient of g, one of f and a Hessian product."""
+    def _passes(self) -> tuple[float, float]:
+        """The passes of a step, over a batch of its tasks, and those of about a second."""
         groups = self.problem.groups
         shares = [1.0 if g.lower_batch is None else g.lower_batch / float(np.mean(g.train.rows)) for g in groups]
         seen = self.stepper.seen_share(self.problem) if isinstance(self.stepper, SomeTasks) else 1.0  # type: ignore
-        return 4 * float(np.mean(shares)) * seen
-
-    @functools.cached_property
-    def _passes_of_a_second(self) -> float:
-        numbers = sum(leaf.size for g in self.problem.groups for leaf in jax.tree.leaves(g.train))
+        of_a_step = 4 * float(np.mean(shares)) * seen  # a gradient of g, one of f and a Hessian product
+        numbers = sum(leaf.size for g in groups for leaf in jax.tree.leaves(g.train))
         looked_at = 1.0 if self.part is None else min(1.0, (FIXED + HEAVY) / self.problem.size)
-        return NUMBERS_A_SECOND / max(1.0, numbers * looked_at)
+        return of_a_step, NUMBERS_A_SECOND / max(1.0, numbers * looked_at)
 
     @functools.cached_property
     def read_ahead(self) -> ReadAhead | None:
-        """The prefetch of the rows of coming steps; None = all rows are in memory."""
-        return ReadAhead.of(self.stepper, self.placed, self.key)
+        """The prefetch of the rows of coming steps; None = steps see all tasks, or all rows are in memory."""
+        return ReadAhead.of(self.stepper, self.placed, self.key) if self.draws else None
 
     @functools.cached_property
-    def _reservoir(self) -> Reservoir:
+    def reservoir(self) -> Reservoir:
+        """Which steps replace the random iterate."""
         return Reservoir(int(self.seed))
-
-    def pick(self, step: int, stop: int) -> int | None:
-        """The last step in [step, stop) that replaces the random iterate; None if no step does."""
-        return self._reservoir.pick(step, stop)
 
     @functools.cached_property
     def _refreshes(self) -> list[int]:
@@ -233,23 +231,15 @@ class Run:
 
     def evaluates_at(self, step: int) -> bool:
         """Whether an evaluation follows a step; in a run that may end early also after 1, 2, 4, 8, ... steps."""
-        return step == self._next_evaluation(step - 1)
+        return step == self.next_due(step - 1)
 
-    def _next_evaluation(self, step: int) -> int:
-        """The first evaluation after a step."""
-        regular = min(step - step % self._every + self._every, int(self.steps))
-        return min(regular, 1 << max(step, 0).bit_length()) if self.solver.may_end else regular
-
-    def next_due(self, step: int, measures: bool) -> int:
-        """The first later step that an evaluation or a refresh follows."""
-        evaluation = self._next_evaluation(step)
-        if not measures:
-            return evaluation
-        return min([evaluation, *(due for due in self._refreshes if due > step)])
-
-    @property
-    def _every(self) -> int:
-        return max(1, int(self.steps) // 50) if self.every is None else int(self.every)
+    def next_due(self, step: int, measures: bool = False) -> int:
+        """The first later step that an evaluation follows, or a refresh where rates are measured."""
+        every = max(1, int(self.steps) // 50) if self.every is None else int(self.every)
+        due = min(step - step % every + every, int(self.steps))
+        if self.solver.may_end:
+            due = min(due, 1 << max(step, 0).bit_length())
+        return min([due, *(refresh for refresh in self._refreshes if refresh > step)]) if measures else due
 
 
 def check_problem_type(problem: object) -> None:

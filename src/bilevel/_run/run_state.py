@@ -54,11 +54,6 @@ class Row(NamedTuple):
         """The mean validation loss."""
         return float(mean(self.validation))
 
-    @property
-    def chosen_by(self) -> float:
-        """The number by which iterates are compared; lower is better."""
-        return _chosen_by(self)
-
 
 class Evaluated(NamedTuple):
     """A point and its losses."""
@@ -68,20 +63,6 @@ class Evaluated(NamedTuple):
     selection: np.ndarray | None
     test: np.ndarray | None
     metrics: dict[str, np.ndarray]
-
-    @property
-    def chosen_by(self) -> float:
-        """The number by which iterates are compared; lower is better."""
-        return _chosen_by(self)
-
-
-def _chosen_by(evaluated: Row | Evaluated) -> float:
-    """The worst selection loss, or else the worst validation loss; NaN is worse than anything."""
-    if isinstance(evaluated, Row) and evaluated.selection is None and evaluated.largest is not None:
-        losses = np.asarray(evaluated.largest)
-    else:
-        losses = evaluated.validation if evaluated.selection is None else evaluated.selection
-    return float(np.max(np.where(np.isnan(losses), np.inf, losses)))
 
 
 class RunState(NamedTuple):
@@ -118,12 +99,21 @@ class RunState(NamedTuple):
 
 
 def score(run: Run, evaluated: Row | Evaluated) -> float:
-    """The number by which iterates are compared: the worst loss, or the objective for tasks from a distribution."""
+    """The number by which iterates are compared: the worst loss, or the objective for tasks from a distribution.
+
+    Of selection rows where there are some, else of validation rows. NaN is worse than anything.
+    """
     fraction = of_distribution(run.solver)
-    if fraction is None:
-        return evaluated.chosen_by
     losses = evaluated.validation if evaluated.selection is None else evaluated.selection
-    return tail_mean(np.where(np.isnan(losses), np.inf, losses), fraction)
+    if (
+        fraction is None
+        and evaluated.selection is None
+        and isinstance(evaluated, Row)
+        and evaluated.largest is not None
+    ):
+        losses = evaluated.largest
+    losses = np.where(np.isnan(losses), np.inf, losses)
+    return float(np.max(losses)) if fraction is None else tail_mean(losses, fraction)
 
 
 def judged_by(run: Run) -> str:

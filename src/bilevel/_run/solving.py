@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack, overload
@@ -10,7 +11,7 @@ from bilevel import solvers
 from bilevel._core import values
 from bilevel._core.types import X, Y
 from bilevel._run import prefetch
-from bilevel._run.checkpoint_writer import NoCheckpoint, open_checkpoints
+from bilevel._run.checkpoint_writer import CheckpointWriter, open_checkpoints
 from bilevel._run.checkpoints import Checkpoint, FolderPath
 from bilevel._run.compiling import compile_cache
 from bilevel._run.devices import Devices, Layout, fetched
@@ -22,7 +23,7 @@ from bilevel._run.parallel_runs import run_all
 from bilevel._run.peers import Peers
 from bilevel._run.progress import bar
 from bilevel._run.recording import warn_of_failures
-from bilevel._run.reporting import check, failures_told, reports
+from bilevel._run.reporting import Report, check, failures_told, reports
 from bilevel._run.run import Callback, Run, check_problem_type
 from bilevel._run.stopping import Deadline, noticed
 from bilevel.problem.problem import BaseProblem, Problem
@@ -173,27 +174,34 @@ def solve(
         raise TypeError("solve(x=...) is missing: it needs where x starts, a pytree of floating arrays.")
     solver = _recommended(problem, steps, x) if solver is None else solver
     layout, x = layout_of(devices, problem, solver, x)
-    peers = Peers.of(1 if layout is None else layout.processes)
+    peers = Peers() if layout is None else Peers.of(layout.processes)
     numbers = [seed] if seeds is None else _numbers(seed, seeds)
     place = Checkpoint.of(checkpoint)
     _check_keeping(place, resume, seconds, numbers)
-    kept: dict[str, Any] = {"resume": resume, "deadline": Deadline.after(seconds), "metrics": read(metrics, problem)}
-    kept |= {"layout": layout, "fitted": fitted}
-    told = reports(check(loggers) if peers.leads else (), None if seeds is None else numbers)
+    kept: dict[str, Any] = {"resume": resume, "layout": layout, "fitted": fitted}
+    kept |= {"deadline": None if seconds is None else Deadline.after(seconds)}
+    kept |= {"metrics": () if metrics is None else read(metrics, problem)}
+    told: Sequence[Report | None] = [None] * len(numbers)
+    if loggers or not isinstance(loggers, tuple):
+        told = reports(check(loggers) if peers.leads else (), None if seeds is None else numbers)
     runs: list[Run] = []
-    for number, own, report in zip(numbers, _places(place, seeds, numbers), told, strict=True):
+    for number, report in zip(numbers, told, strict=True):
         kept |= {"report": report, "placed": runs[0].placed if runs else None}
+        own = place if place is None or seeds is None else place.for_seed(number)
         runs += [Run(problem, solver, x, y, number, steps, every, patience, callback, on_divergence, own, **kept)]
     title = type(solver).__name__ if seeds is None else f"{len(runs)} runs"
-    with (
-        compile_cache(),
-        open_checkpoints(runs) as writers,
-        noticed(saves=place is not None) as signals,
-        bar(title, len(runs) * steps, progress and peers.leads) as shown,
-        failures_told(runs),
-        prefetch.ended(runs),
-        peers.watched(),
-    ):
+    with contextlib.ExitStack() as stack:
+        enter = stack.enter_context
+        enter(compile_cache())
+        writers = () if place is None else enter(open_checkpoints(runs))
+        signals = enter(noticed(saves=place is not None))
+        shown = enter(bar(title, len(runs) * steps, progress and peers.leads))
+        if any(run.report is not None for run in runs):
+            enter(failures_told(runs))
+        if not problem.held:
+            enter(prefetch.ended(runs))
+        if layout is not None:
+            enter(peers.watched())
         if len(runs) == 1:
             results = run_lanes(runs, [shown], signals.halt, writers)
         else:
@@ -230,7 +238,7 @@ def _check_keeping(place: Checkpoint | None, resume: bool, seconds: float | None
         raise ValueError(f"solve(seeds={list(numbers)}, checkpoint=...): a seed is given twice, and each has a folder.")
 
 
-def _kept(place: Checkpoint, writers: Sequence[NoCheckpoint]) -> str:
+def _kept(place: Checkpoint, writers: Sequence[CheckpointWriter]) -> str:
     """What a process that ends leaves in its folder, in words."""
     steps = [writer.kept_step for writer in writers if writer.kept_step is not None]
     where = f"in {str(place.folder)!r}; with resume=True"
@@ -240,11 +248,6 @@ def _kept(place: Checkpoint, writers: Sequence[NoCheckpoint]) -> str:
         return f"the state of step {steps[0]} is {where} the run goes on from there."
     count = f"{len(steps)}" if len(steps) == len(writers) else f"{len(steps)} of {len(writers)}"
     return f"the states of {count} runs are {where} they go on from there."
-
-
-def _places(place: Checkpoint | None, seeds: object, numbers: Sequence[int]) -> list[Checkpoint | None]:
-    """Where each run is kept."""
-    return [place if place is None or seeds is None else place.for_seed(number) for number in numbers]
 
 
 def _numbers(seed: int, seeds: int | Sequence[int]) -> Sequence[int]:

@@ -80,9 +80,9 @@ class Deadline(NamedTuple):
     ends: float
 
     @classmethod
-    def after(cls, seconds: float | None) -> Deadline | None:
-        """The moment this many seconds from now; None = never."""
-        return None if seconds is None else cls(float(seconds), time.monotonic() + float(seconds))
+    def after(cls, seconds: float) -> Deadline:
+        """The moment this many seconds from now."""
+        return cls(float(seconds), time.monotonic() + float(seconds))
 
     def __str__(self) -> str:
         return f"its time limit was reached (seconds={self.seconds:g})"

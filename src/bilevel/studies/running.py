@@ -166,7 +166,7 @@ def _resumed(run: Run, shown: Bar, halt: threading.Event) -> Result:
     """Goes on with a run. If the checkpoint is of another version of the experiment, the run begins again."""
     try:
         with open_checkpoints([run], StatesOnly) as writers:
-            return run_one(run, shown, halt, writers[0])
+            return run_one(run, shown, halt, writers[0] if writers else None)
     except DifferentRunError:
         assert run.checkpoint is not None
         shutil.rmtree(run.checkpoint.path)

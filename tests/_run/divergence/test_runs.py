@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel._run import driver
+from bilevel._run import driver, recording
 from bilevel._run.divergence import Diverged, Raise, SmallerRates, Stop
 from bilevel._run.progress import Quiet
 from bilevel._run.run import Run
@@ -35,7 +35,7 @@ def test_what_a_run_has_reached_says_how_it_goes_on():
     """`RunState` is all: put into a new driver at any time, before and after it diverged, the run ends the same."""
     run = Run(PROBLEM, too_large(CALM["MORBiT"][1]), jnp.array(0.5), jnp.array(0.0), 0, STEPS, on_divergence=SMALLER)
     clock = driver.Clock()
-    lanes, seen = [driver._begin(run)], []
+    lanes, seen = [recording.begin(run)], []
     while lanes[0].running and lanes[0].step < run.steps:
         seen.append(lanes[0])
         lanes = driver.advance([run], lanes, clock)
@@ -88,7 +88,7 @@ def test_a_lane_that_went_back_leaves_the_others_as_they_are():
     """One of three diverges; the other two are what they are where none does."""
     runs = described(range(3), SMALLER, EDGE.replace(lower_lr=0.2))
     calm = driver.run_lanes(runs, Quiet().split(3))
-    lanes = [driver._begin(run) for run in runs]
+    lanes = [recording.begin(run) for run in runs]
     state = lanes[1].carry.state
     lanes[1] = lanes[1]._replace(carry=lanes[1].carry._replace(state=state._replace(x=state.x * jnp.inf)))
     clock = driver.Clock()
