@@ -25,8 +25,8 @@ PROBLEM = bl.Problem(
 SOLVER = bl.MORBiT(0.2, 0.4, bl.hypergradients.Exact(), bl.weightings.SimplexAscent(0.01))
 
 
-def go(**options):
-    return bl.solve(PROBLEM, SOLVER, jnp.zeros(2), jnp.zeros(2), steps=100, every=10, progress=False, **options)
+def go(every=10, **options):
+    return bl.solve(PROBLEM, SOLVER, jnp.zeros(2), jnp.zeros(2), steps=100, every=every, progress=False, **options)
 
 
 def true_worst(x):
@@ -68,7 +68,7 @@ def test_the_way_of_the_paper_is_an_option():
 
 def test_fits_take_a_share_of_the_run_only(monkeypatch):
     monkeypatch.setattr("bilevel._run.run.NUMBERS_A_SECOND", 0.0)
-    result = go()
+    result = go(every=2)
     assert 1 < result.history.fitted.sum() < len(result.history.fitted)
     assert result.history.fitted[0]
     assert result.history.fitted[-1]

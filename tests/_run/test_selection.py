@@ -33,7 +33,7 @@ def test_they_change_nothing_in_the_run(solver):
     for problem in (NOISY, SELECTED):
         state = chosen.init(problem, X, Y, key=key, steps=60)
         carry = loop.first(chosen, problem, state, key)
-        texts.append(loop.steps.lower(chosen, problem, (carry,), (key,), (5,), (5,)).as_text())
+        texts.append(loop.steps.lower(chosen, problem, carry, key, 5, 5).as_text())
     assert texts[0] == texts[1]
     for name in ("last", "random", "average"):
         one, other = getattr(plain, name), getattr(selected, name)
