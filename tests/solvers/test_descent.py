@@ -226,6 +226,21 @@ def test_an_x_that_runs_off_is_named_and_harmless():
     np.testing.assert_allclose(result.worst, 1.0, rtol=1e-3)
 
 
+def test_an_x_that_went_far_for_a_reason_is_not_said_to_run_off():
+    """The only optimum is x = 10, four sizes and more from the start; there every slope is zero."""
+
+    def lower(x, y, batch):
+        return jnp.sum((y - x) ** 2) + 0.0 * jnp.sum(batch)
+
+    def upper(x, y, batch):
+        return jnp.mean((y - batch) ** 2) + 1
+
+    problem = bl.Problem(upper, lower, [bl.Task(jnp.zeros(1), jnp.full(1, b)) for b in (9.0, 11.0)])
+    result = bl.solve(problem, x=jnp.zeros(1), y=jnp.zeros(1), steps=2000, progress=False)
+    np.testing.assert_allclose(result.x, 10, atol=1e-2)
+    assert "ran off" not in result.message
+
+
 def test_a_weighting_without_a_set_of_weights_is_refused():
     @bl.part
     class Tempered(bl.weightings.Weighting):

@@ -82,6 +82,20 @@ def solve_positive(A: jax.Array, b: jax.Array) -> jax.Array:
     return _solve_positive(A, b) if b.ndim == 2 else _solve_positive(A, b[:, None])[:, 0]
 
 
+_cholesky = _in_turn(jnp.linalg.cholesky)
+_divided = _in_turn(lambda factor, b: jax.scipy.linalg.cho_solve((factor, True), b))
+
+
+def factor_positive(A: jax.Array) -> jax.Array:
+    """What `solve_factored` needs of a positive definite A: the inverse of a small one; NaN where it is not."""
+    return solve_positive(A, jnp.eye(len(A), dtype=A.dtype)) if len(A) <= SMALL else _cholesky(A)
+
+
+def solve_factored(factor: jax.Array, b: jax.Array) -> jax.Array:
+    """A^-1 b, of the factor of A."""
+    return factor @ b if len(factor) <= SMALL else _divided(factor, b)
+
+
 @_in_turn
 def eigh(A: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Eigenvalues from the smallest, and eigenvectors as columns, of a symmetric A."""

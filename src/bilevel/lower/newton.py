@@ -82,12 +82,12 @@ class Newton(Lower):
 
         def direct(here: Place) -> Place:
             hessian = jax.hessian(lambda flat: task.lower(x, unravel(flat), None))(here.y)
-            inverse = dense.solve_positive(hessian, jnp.eye(flat.size, dtype=flat.dtype))
-            positive = jnp.all(jnp.isfinite(inverse))
+            factor = dense.factor_positive(hessian)
+            positive = jnp.all(jnp.isfinite(factor))
             # Down along the slope where A has no factor: under vmap a choice computes both, and both is far more.
-            direction = jnp.where(positive, -inverse @ here.slope, -here.slope)
+            direction = jnp.where(positive, -dense.solve_factored(factor, here.slope), -here.slope)
             there = moved(here, direction, positive, jnp.asarray(flat.size))
-            last = -inverse @ there.slope  # (3)
+            last = -dense.solve_factored(factor, there.slope)  # (3)
             length, reach = jnp.linalg.norm(last), 1 + jnp.linalg.norm(there.y)
             near = positive & ~there.ended & (length <= jnp.minimum(wanted * reach, SHORTER * there.error))
             near = near & (length > 0)  # a slope of zero may have underflown: the next step tells

@@ -48,6 +48,7 @@ Lagrangian functions", 1978; Nocedal, "Updating quasi-Newton matrices with limit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -86,9 +87,9 @@ SUFFICIENT = 1e-4  # the share of the promised decrease that a step must achieve
 TRIES, FEW = 20, 4  # of a line search; as long as e > 0
 ANEW = 3  # steps in a row that find nothing lower, after which H is forgotten
 PATIENCE = 7  # and after which rounding is all that is left
-FAR = 4.0  # sizes of a number of x at the start, at least of 1, from which on it ran off
-FLAT = 1e-3  # of the objective: what the slope may be worth over the whole way of such a number
-MOST = 5  # of them that are named
+FAR = 4.0  # sizes of a number of x at the start, at least of 1, from which on it went far
+FLAT = 1e-3  # of the objective: what a quarter of its way may be worth to a number that ran off
+TRIED, MOST = 20, 5  # numbers of x that went far: how many are moved back, and how many are named
 WINDOW = 100  # steps that must gain more than the tolerance: along kinks steps may become short without end
 
 
@@ -310,7 +311,7 @@ class Descent(Solver):
         )
 
     def has_ended(self, state: State) -> jax.Array:
-        """Where the last descent has."""
+        """Whether the last descent has ended."""
         return state.memory.ended
 
     def has_converged(self, state: State) -> bool:
@@ -334,10 +335,17 @@ class Descent(Solver):
             said = f"No step lowers the objective, {value:.5g}, beyond rounding"
         elif bool(memory.ended) and not self.has_converged(state):
             said = f"The objective, {value:.5g}, fell by less than {float(self.tolerance):g} of it in {WINDOW} steps"
+        elif self.has_converged(state):
+            said = (
+                f"The objective, {value:.5g}, is within {float(self.tolerance):g} of its minimum, as far as slopes tell"
+            )
+        elif np.isinf(measure):
+            said = f"The objective is {value:.5g}; the run ended before slopes could tell how far it can fall"
         else:
             said = f"The objective, {value:.5g}, can fall by about {measure:.2g} more, as far as slopes tell"
         rows = " Every step looked at all rows, whatever the batches of the problem." if problem.is_stochastic else ""
-        off = ran_off(memory.first.x, state.x, memory.slope, value)
+        objectives = lambda points: np.asarray(_objectives(self, problem, state, points))  # noqa: E731
+        off = ran_off(memory.first.x, state.x, value, objectives)
         return f"{said}. Lower problems by {lower}, hypergradients by {hypergradient}.{rows}{off}"
 
     def step(self, problem: Problem, state: State, key: jax.Array) -> tuple[State, Info]:
@@ -476,21 +484,42 @@ def _all_rows(problem: Problem) -> PerTask[UpperSample]:
     return PerTask(tuple(UpperSample(None, None, keys) for keys in problem.keys(jax.random.key(0))))
 
 
-def ran_off(start: Tree, x: Tree, slope: jax.Array, value: float) -> str:
-    """Says which numbers of x went far and do not matter where they are; empty where none did.
+@jax.jit
+def _objectives(solver: Descent, problem: Problem, state: State, points: jax.Array) -> jax.Array:
+    """phi at flat points, with every lower problem solved, one after the other."""
+    _, unravel = ravel_pytree(state.x)
+    dtype = state.memory.value.dtype
+
+    def one(flat: jax.Array) -> jax.Array:
+        _, losses = solver.solved(problem, unravel(flat), state.y, jnp.zeros((), dtype))
+        return solver.objective(losses.astype(dtype), state.weighting).value
+
+    return jax.lax.map(one, points)
+
+
+def ran_off(start: Tree, x: Tree, value: float, objectives: Callable[[np.ndarray], np.ndarray]) -> str:
+    """Says which numbers of x went far without need: a quarter of the way back does not change the objective, `value`.
+
+    `objectives` gives the objective at flat points. At a minimum slopes are zero, so only a trial can tell.
 
     >>> import jax.numpy as jnp
-    >>> print(ran_off(jnp.zeros(2), jnp.array([16.2, 1.0]), jnp.zeros(2), 0.5))
+    >>> objectives = lambda points: 0.5 + (points[:, 1] - 9.0) ** 2
+    >>> print(ran_off(jnp.zeros(3), jnp.array([16.2, 9.0, 1.0]), 0.5, objectives))
      x ran off: x[0] from 0 to 16.2, where it matters no more. A bound (bl.constraints.Box) or a prior holds it.
     """
     numbers, before = (np.asarray(ravel_pytree(tree)[0]) for tree in (x, start))
-    moved = np.abs(numbers - before)
-    idle = np.abs(np.asarray(slope)) * moved <= FLAT * abs(value)
-    far = np.flatnonzero(idle & (moved > FAR * np.maximum(1, np.abs(before))))
+    way, sizes = numbers - before, np.maximum(1, np.abs(before))
+    far = np.flatnonzero(np.abs(way) > FAR * sizes)
     if not len(far):
+        return ""
+    far = np.sort(far[np.argsort(-np.abs(way / sizes)[far])][:TRIED])
+    points = np.repeat(numbers[None], TRIED, axis=0)  # always as many, so that they are compiled once
+    points[np.arange(len(far)), far] -= way[far] / 4
+    idle = far[np.abs(objectives(points)[: len(far)] - value) <= FLAT * abs(value)]
+    if not len(idle):
         return ""
     leaves = jax.tree_util.tree_leaves_with_path(x)
     names = [f"x{jax.tree_util.keystr(path)}[{i}]" for path, leaf in leaves for i in range(leaf.size)]
-    shown = ", ".join(f"{names[i]} from {before[i]:.3g} to {numbers[i]:.3g}" for i in far[:MOST])
-    more = f" and {len(far) - MOST} others" if len(far) > MOST else ""
+    shown = ", ".join(f"{names[i]} from {before[i]:.3g} to {numbers[i]:.3g}" for i in idle[:MOST])
+    more = f" and {len(idle) - MOST} others" if len(idle) > MOST else ""
     return f" x ran off: {shown}{more}, where it matters no more. A bound (bl.constraints.Box) or a prior holds it."
