@@ -156,7 +156,7 @@ def test_a_deadline_stops_a_run_that_then_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(Deadline, "is_within", lambda self, seconds: len(near) > 2 or bool(near.append(seconds)))
     result = solve(checkpoint=tmp_path, seconds=500)
     assert result.status == "stopped early"
-    assert result.message.startswith("Stopped because its time limit was reached (seconds=500). Its state is kept: ")
+    assert result.message.startswith("Stopped because its time limit was reached (seconds=500). Its state is saved: ")
     assert 0 < result.steps < 60
     assert not (tmp_path / "result.safetensors").exists()
     monkeypatch.undo()

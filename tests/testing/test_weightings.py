@@ -53,6 +53,12 @@ class FirstTask(Softmax):
 
 
 @part
+class ByPlace(Softmax):
+    def update(self, weights, losses, state, rate):
+        return jax.nn.softmax(losses + jnp.arange(len(losses))).astype(weights.dtype), state
+
+
+@part
 class LooksAtTheRate(Softmax):
     def update(self, weights, losses, state, rate):
         return (weights if rate > 1 else super().update(weights, losses, state, rate)[0]), state
@@ -100,6 +106,7 @@ def test_a_right_weighting_passes():
         (GrowingState(), "structure"),
         (WithoutRows(), r"one row per task, \(5, \.\.\.\)"),
         (FirstTask(), "permuting tasks"),
+        (ByPlace(), "permuting tasks"),  # beside losses of a hundred its preference vanishes
         (SaysItStands(), "moves is False"),
         (Remembers(), "not pure"),
         (Refuses(), r"check\(5\) refuses it: no"),

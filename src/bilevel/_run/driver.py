@@ -28,7 +28,7 @@ from bilevel.results.result import Result
 from bilevel.solvers._base.solver import measure
 
 BREAK = "Interrupted: the result is that of the steps taken so far."
-KEPT = "Its state is kept: with resume=True it goes on from here."
+KEPT = "Its state is saved: with resume=True it continues from here."
 CALL_SECONDS = 0.5  # about how long one compiled call may take, so that the bar moves and Ctrl-C works at once
 
 
@@ -64,7 +64,7 @@ def run_lanes(
     for run, lane in zip(runs, lanes, strict=True):
         if run.report is not None:
             run.report.start(run, lane)
-    settled, took = lanes, 0.0  # a run continues from a call and what was due after it, or from before both
+    settled, took = lanes, 0.0  # a resumed run starts after a call and all that was due after it, or before both
     # Nothing is shown before the first call has compiled the steps.
     try:
         while any(lane.running for lane in lanes):

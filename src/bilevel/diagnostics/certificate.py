@@ -104,8 +104,8 @@ class Certificate:
             ("residual", "||x - proj(x - grad F)||", f"{self.residual:.3g}", ""),
         ]
         if not np.isnan(self.gain):
-            verdict = "x is stationary" if self.stationary else "x is not stationary: bl.solve goes on from it"
-            rows.append(("descent", f"gain of {self.descent} steps of Descent", f"{self.gain:.2g} of it", verdict))
+            verdict = "x is stationary" if self.stationary else "x is not stationary: bl.solve(..., x=result.x) goes on"
+            rows.append(("descent", f"gain in {self.descent} steps of Descent", f"{self.gain:.2%}", verdict))
         return "\n".join([*columns(rows), *(self.remarks or ("All inner solves converged.",))])
 
 
@@ -137,7 +137,7 @@ def certify(
     Args:
         problem: the problem.
         result: what `bl.solve` returns (its last iterate is taken), or one of its iterates. The theorem is about
-            `result.random`.
+            `result.random` of a run with `fitted=False`; otherwise y was fitted to x, and its gap is 0 up to rounding.
         rho: the constant of the proximal map, above the weak convexity of F; None = twice the largest curvature of
             F(., weights) at x in absolute value, which is above it. A smaller rho moves x_hat farther and takes longer.
             The default differs from point to point: to compare x gaps of several points, give one rho for all.

@@ -36,7 +36,7 @@ from bilevel.problem.per_task import PerTask
 DENSE_TOTAL = 2**26  # numbers in the Hessians of all tasks
 HALVINGS = 25
 SUFFICIENT = 1e-4  # the fraction of the predicted decrease that a step must achieve
-SHORTER = 0.1  # than d by this factor, e shows that A changed little on the way
+SHORTER = 0.1  # if |e| is below this share of |d|, A changed little on the way
 
 
 class Place(NamedTuple):
@@ -138,7 +138,8 @@ def descent(product: Callable, slope: jax.Array, part: jax.Array) -> tuple[jax.A
 
     It always leads downhill.
 
-    Not `linear.conjugate_gradient`, which needs a positive definite A: this one stops where the curvature is not.
+    Not `linear.conjugate_gradient`, which needs a positive definite A: this one stops at a direction whose curvature is
+    not positive.
     """
     limit = min(4 * slope.size + 10, 1000)
 

@@ -92,8 +92,9 @@ class Result(Reportable, Generic[X, Y]):
         best: the evaluated iterate with the lowest worst selection loss, or validation loss where there are no
             selection rows. With tasks from a distribution, the one with the lowest objective, which is their mean loss
             or the mean over the worst of them.
-        random: (x^t, y^{t+1}, weights^t) at a uniformly random step t, the iterate that the theory speaks of; with y^t
-            for a solver that moves x first.
+        random: x^t and weights^t at a uniformly random step t. Its y is fitted to x^t, as in every iterate; with
+            `solve(fitted=False)` it is the method's y^{t+1} (y^t for a solver that moves x first), and the iterate that
+            the theory speaks of.
         average: the average over the run with weights that favour its end (Shamir and Zhang, 2013): the one to take
             when batches are small and the last iterate is noisy.
         history: the run as it was evaluated.

@@ -4,7 +4,7 @@ Step k, with alpha, beta, gamma the rates of x, y and the weights (lambda):
 
     (1)  y_i^{k+1}     = y_i^k - beta h_i,                     h_i  ~ grad_y g_i(x^k, y_i^k)          every task i
     (2)  x^{k+1}       = proj_X (x^k - alpha h_x),             h_x  ~ sum_i lambda_i^k D_i(x^k, y_i^{k+1})
-    (3)  lambda^{k+1}  = proj_simplex (lambda^k + gamma h),    h_i  ~ f_i(x^k, y_i^{k+1})
+    (3)  lambda^{k+1}  = proj_simplex (lambda^k + gamma l),    l_i  ~ f_i(x^k, y_i^{k+1})
 
 where D_i = f_x - J A^-1 f_y is estimated by the hypergradient. (2) and (3) both look at the old x, the old weights and
 the new y.
@@ -52,7 +52,7 @@ class MORBiT(EstimatorSolver):
 
     lower_steps: int = 1
 
-    replays = True
+    replays = True  # x moves after lower steps, which `Unrolled` can take again
     card = Card(
         loops="single",
         keeps="nothing (v with the Tracked estimator, n d_y)",

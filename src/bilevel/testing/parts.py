@@ -185,7 +185,9 @@ def _check_weighting_in(weighting: Weighting, tasks: int, dtype: DTypeLike) -> N
     _check_update_traces(name, weighting, first, losses[0])
     _check_update_is_pure(name, weighting, last, losses[0])
     _check_batched(name, weighting, step, last, losses)
-    _check_symmetric(name, weighting, step, first, last, losses[0])
+    # Large losses drive a softmax to one task, whatever is added to them; mild ones show that too.
+    for row in (losses[0], losses[0] / jnp.geomspace(0.1, 100, losses.shape[1], dtype=losses.dtype)):
+        _check_symmetric(name, weighting, step, first, last, row)
 
 
 def _update(weighting: Weighting, seen: _WeightingState, losses: jax.Array, rate: ArrayLike) -> tuple[jax.Array, Tree]:
