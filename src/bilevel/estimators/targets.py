@@ -131,7 +131,8 @@ class Classifier(ClassifierMixin, Robust):
 
     def predict(self, X: Any, *, task: Any = None) -> np.ndarray:
         """The most probable class of each row among those of its task; `task` as in `predict_proba`."""
-        return self.classes_[np.argmax(self.predict_proba(X, task=task), axis=1)]
+        found = self.predict_proba(X, task=task)  # first, as it says so where nothing is fitted
+        return self.classes_[np.argmax(found, axis=1)]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, task: Any = None) -> float:
         """The accuracy over the rows of all tasks together."""
