@@ -36,13 +36,14 @@ up to {draws} draws, in float64: does it end where it should? Steps see all the 
   gradients by the implicit function theorem. SLSQP on min t subject to l_i(x) <= t, and L-BFGS-B on a log-sum-exp that
   is made sharper; the lower of the two counts. From other starts it ends elsewhere, by more than 5 % in half of the
   draws or more, in the families {hard}: a run that is over the reference there may be at a solution of its own.
-- **True** worst loss of an x: the largest upper loss with every lower problem solved for that x, by code that shares
-  nothing with the library. What the run reports is not used to judge it.
+- **True** worst loss of an x: the largest upper loss with every lower problem solved for that x, by a solver that is
+  not the library's. What the run reports is not used to judge it.
 - **Over**: the true worst loss at `result.x` is more than {over} times the reference ({over_batches} with batches), or
   not finite, or the run raised an error. **Best over**: the same of `result.best.x`.
 - **Elsewhere**: of the runs that are over, those that end at another local solution: the reference's own solvers gain
   less than 5 % when they start at that x. **Certified**: of the runs that are over, those of which `bl.certify` says
-  that x is stationary: 100 steps of `bl.Descent` from there gain less than 1 %.
+  that x is stationary: 100 steps of `bl.Descent` from there gain less than 1 %. That is the library's own judgement,
+  and where "elsewhere" is fewer, SciPy's solvers do gain from there.
 - Runs of "before" are of the version before `Descent`. For them, and for Tandem, ends elsewhere were not looked for.
 - **Over the start**: it is larger than where x started.
 - **Not finite**: it is infinite or NaN, or the run raised.

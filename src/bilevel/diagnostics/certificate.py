@@ -129,7 +129,7 @@ def certify(
 
     A small residual means little where units of x differ, and says nothing at a kink. So `bl.Descent` tries from x to
     lower what the run minimised: the worst loss, or what its weighting makes of the losses. Where that gains nothing, x
-    is stationary, a local solution; another start may lead to a better one.
+    is stationary as far as a descent can tell; another solver or start may still lead to a better one.
 
     Every y_i* is solved for by Newton's method and x_hat by projected gradient steps, in the dtype of the data.
     Generators are evaluated on their fixed evaluation sample.
